@@ -37,7 +37,6 @@ KINDS = {
     "torchrun_agent": "torchrun agent",
     "contract_worker": "contract worker",
     "shard.worker": "shard",
-    "import_trial": "import trial",
     "fit.memory": "module sizes",
     "verify_worker": "verify",
     "evaluate_worker": "evaluate",

@@ -3,24 +3,19 @@
 A receipt keeps the approval by which its version was promoted. A rollback leaves a hold, and a note of why the alias
 went back and what was known of both versions.
 
-A canary is a version that stands beside the champion until fresh rows show which one is better. Its terms are sealed in
-the receipt by which it began. Its observation batches and its end are records of their own, each created once.
-So the first end counts, whoever writes it.
+A canary was a version that stood beside the champion until fresh rows showed which one was better (ADR 0047, until
+2026-11-29). Receipts keep its terms, what its rows showed, and how it ended.
 """
 
 from __future__ import annotations
 
 import operator
-from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
 
 from data_contracts.canonical import Name, readable
-from data_contracts.records import GateResult, HandOff, Record
-
-# The alias that a canary stands under.
-ALIAS = "canary"
+from data_contracts.records import HandOff, Record
 
 
 class Approval(Record):
@@ -168,10 +163,6 @@ class CanaryTerms(Record):
     since: str
     until: str
 
-    def is_over(self, now: str) -> bool:
-        """Whether the window has passed at a time."""
-        return datetime.fromisoformat(now) > datetime.fromisoformat(self.until)
-
 
 class ObservationBatch(HandOff):
     """The scores of one run's fresh rows, for one canary and one champion.
@@ -179,7 +170,7 @@ class ObservationBatch(HandOff):
     Attributes:
         run_id, at: the run that scored them, and when (UTC, ISO 8601).
         rows, rows_id: their number, and the name of the file with their digests.
-        accumulator: as `tasks.evidence.sequential.Accumulator` writes it.
+        accumulator: counts and exact sums over the rows' gains.
         evaluations: ids of the canary's and the champion's evaluation, shortened.
     """
 
@@ -213,42 +204,6 @@ class CanaryStatus(Record):
     high: float | None = None
     method: str = ""
     rows_to_go: int | None = None
-
-
-class CanaryEnd(HandOff):
-    """How a canary ended; created once, so the first one counts for every reader.
-
-    Attributes:
-        reason: as the end of a sentence.
-        by: the person, or the run's actor; run_id: "" if no run ended it.
-        champion_receipt: with `promoted`: the receipt that the alias named, so that it moves from there or not at all.
-        status: what the rows said; None if nothing was compared.
-        gate, approval: of a promotion: the decision as a gate's result, and who approved it.
-    """
-
-    outcome: Outcome
-    reason: str
-    by: str
-    at: str
-    run_id: str
-    champion_receipt: dict[str, object] | None = None
-    status: CanaryStatus | None = Field(default=None, alias="standing")
-    gate: GateResult | None = None
-    approval: Approval | None = None
-
-
-class CanaryAsk(HandOff):
-    """A canary was shown to be better, and its promotion needs an approval; created once for each champion.
-
-    Attributes:
-        run_id: the run that asks.
-        status, gate: what the rows showed then. Later rows do not change it.
-    """
-
-    run_id: str
-    at: str
-    status: CanaryStatus = Field(alias="standing")
-    gate: GateResult
 
 
 class CanaryNote(Record):

@@ -120,13 +120,6 @@ def _rollback(command: argparse.ArgumentParser) -> None:
     command.add_argument("--evidence", action="append", default=[], metavar="TEXT", help=help_)
 
 
-def _canary(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", help="the model")
-    store_option(command)
-    command.add_argument("--withdraw", action="store_true", help="take the canary back")
-    command.add_argument("--reason", metavar="WHY", help="with --withdraw: why; recorded in the receipt and the hold")
-
-
 def _release(command: argparse.ArgumentParser) -> None:
     name_argument(command)
     help_ = "version to release; default: the only version on hold"
@@ -167,7 +160,6 @@ MODELS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "protect": _protect,
     "rollback": _rollback,
     "release": _release,
-    "canary": _canary,
     "affected": _affected,
     "show": _show,
     "export": _export,

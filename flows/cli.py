@@ -52,7 +52,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "decide about models": {
         "show": ("queries", "show a model version, an alias or a run"),
         "history": ("queries", "list who moved an alias, from which version to which, and why"),
-        "canary": ("decisions", "show the version that stands beside the champion, or take it back"),
         "approve": ("decisions", "approve the promotion that a run waits for"),
         "refuse": ("decisions", "refuse the promotion that a run waits for"),
         "protect": ("decisions", "require an approval for each promotion to an alias"),

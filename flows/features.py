@@ -26,7 +26,7 @@ What surrounds the core and is not separable today:
   was told, `infra/metrics.py` also shows the server's metrics, and `infra/telemetry.py` also writes logs.
 - The event of a rollback, and an end that Prefect did not take, are sent with what mirrors are due.
 - `training/export`: the shakedown tries the forms that a spec exports.
-- `canary` also takes a canary back, and what it shows is a query. `slo` is written with the words of the pages.
+- `slo` is written with the words of the pages.
 - The deployment for the page of a day stays listed in `infra/orchestrator/deployments.py`.
 """
 
@@ -76,7 +76,7 @@ FEATURES = (
     Feature(
         "queries",
         ("tasks/queries", "flows/commands/queries.py"),
-        ("status", "logs", "checkpoints", "show", "history", "canary", "affected", "prove"),
+        ("status", "logs", "checkpoints", "show", "history", "affected", "prove"),
         "status.md",
         needs=("objectives",),
         hooks={"resume": "tasks.queries.plan:plan_resumed"},

@@ -280,7 +280,7 @@ def as_state(run: Run, report: RunReport) -> State:
         artifacts.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )
-    if not announce(run, report):
+    if not announce(report):
         note_untold(run)
     call("end", run, report)
     if report.verdict == "waiting":

@@ -248,20 +248,17 @@ def latest_question(store: Store, run_id: str) -> Question | None:
     return None if not asked else _question(store, run_id, max(asked))
 
 
-def ask(store: Store, question: Question, spared: str | None = None) -> Question:
+def ask(store: Store, question: Question) -> Question:
     """Store a question; returns it, or the one that another process of the run stored under its number.
 
     Questions of earlier runs about the same alias that nobody has answered count as refused from now on.
-
-    Args:
-        spared: a run whose question stays open all the same.
     """
     k = _enter(store, question)
     path = layout.question(question.run_id, question.n)
     if not store.create_once(path, question.to_json()):
         question = store.read_as(path, Question.from_json)
     for earlier in islice(_listed(store, question.model, question.alias, k), _MOST_OPEN):
-        if earlier.run_id not in (question.run_id, spared) and answer_to(store, earlier, question.asked_at) is None:
+        if earlier.run_id != question.run_id and answer_to(store, earlier, question.asked_at) is None:
             give(store, earlier, _superseded(earlier, question))
     return question
 

@@ -26,7 +26,6 @@ from data_contracts.foreign_files import parse_json
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.models import registry
-from infra.models.canaries import standing_canary
 from infra.quantities import duration
 from infra.store import Manifest, Store, layout
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
@@ -244,15 +243,9 @@ class _Census:
         yield from self._canaries()
 
     def _canaries(self) -> Iterator[StoreItem]:
-        """What was tallied for each canary: it stays while the canary stands, its end is in the receipts."""
+        """What earlier versions tallied for each canary; how it ended is in the receipts."""
         for uri, files in _by_folder(self.files["canaries"], 3).items():
-            _, model, k = uri.split("/")
-            try:
-                standing = standing_canary(self.store, model)
-                root = "a canary that stands" if standing is not None and str(standing.k) == k else ""
-            except (CorruptError, UsageError):
-                root = "it is unknown whether its canary stands"
-            yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files), root=root)
+            yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files))
 
     def _directory(self, uri: str, kind: Kind, files: list[Stored], root: str = "") -> StoreItem:
         """A directory that should be sealed, with what its manifest and its `_REFERRING` files name."""

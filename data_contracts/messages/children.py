@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, HandOff, Record, Ref, SourceFile
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, HandOff, Record, Ref
 from data_contracts.messages import Message
 
 R = TypeVar("R", bound=Message)
@@ -79,82 +79,6 @@ class Advanced(Message):
 
     done: int
     long: bool = False
-
-
-# What a trial does with a name of the spec.
-Tried = Literal["imported", "made", "called"]
-
-
-class TrialRows(Record):
-    """The first file of raw rows, on which a transform is tried.
-
-    Attributes:
-        sources: SourceSpec as JSON, which `file` counts from 0.
-        root: the spec's folder.
-    """
-
-    file: SourceFile
-    sources: list[dict[str, object]]
-    root: str
-
-
-class TriedCall(Record):
-    """A class that is made, or a function that is called with rows: its dotted path and keyword arguments."""
-
-    path: str
-    args: dict[str, object]
-
-
-class ImportTrialRequest(Message):
-    """Import the modules of dotted paths from an unpacked bundle, and make what they name.
-
-    Attributes:
-        left_out: path below the project → why it was not packed; a whole folder ends with `/`.
-        project: folder of the unpacked bundle.
-        origin: the folder that was packed.
-        train: TrainSpec as JSON with the Lightning config inlined, whose module is made; None: it is not.
-        made: classes to make.
-        transform: `shards.transform`, which gets some of `rows`.
-    """
-
-    names: list[str]
-    left_out: dict[str, str]
-    project: str
-    origin: str
-    train: dict[str, Any] | None = None
-    made: list[TriedCall] = Field(default_factory=list)
-    transform: TriedCall | None = None
-    rows: TrialRows | None = None
-
-
-class MissingFile(Record):
-    """The code of `name` needed the file at `path`, which was left out of the bundle because of `why`."""
-
-    name: str
-    path: str
-    why: str
-    tried: Tried = "imported"
-
-
-class MissingModule(Record):
-    """The import of `name` needed `module`, which is neither in the project nor installed."""
-
-    name: str
-    module: str
-
-
-class ImportTrialAnswer(Message):
-    """The first file and the first module that the code lacked; None if it found them.
-
-    Attributes:
-        passed_over: left-out files that the code opened and did without.
-        outside: files of the project that the code opened by their full paths on this machine.
-    """
-
-    missing: MissingFile | None
-    lacks: MissingModule | None = Field(default=None, exclude_if=lambda lacks: lacks is None)
-    passed_over: list[MissingFile] = Field(default_factory=list)
-    outside: list[str] = Field(default_factory=list)
 
 
 class OfCheckpoint(LaidOut, Message):
@@ -355,7 +279,6 @@ class RemoteJob(Message):
         return {"module": value["module"], "request": request, "code": code, "datasets": datasets}
 
 
-IMPORT_TRIAL: Final = Child("training.user.import_trial", ImportTrialRequest, ImportTrialAnswer)
 VERIFY: Final = Child("training.score.verify_worker", VerifyRequest, Verified)
 EVALUATE: Final = Child("training.score.evaluate_worker", EvaluateRequest, Evaluation)
 SHAKEDOWN: Final = Child("training.shakedown", ShakedownRequest, Shaken)

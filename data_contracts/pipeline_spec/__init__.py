@@ -26,7 +26,7 @@ from data_contracts.pipeline_spec.data import (
 )
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec, SliceSpec
 from data_contracts.pipeline_spec.operations import MirrorsSpec, NotifyRule, ScheduleSpec, check_mirrors
-from data_contracts.pipeline_spec.promote import CanarySpec, GateSpec, PromoteSpec, check_canary, check_gates, listed
+from data_contracts.pipeline_spec.promote import CanarySpec, GateSpec, PromoteSpec, check_gates, listed
 from data_contracts.pipeline_spec.train import (
     OWN,
     BatchTransform,
@@ -202,7 +202,6 @@ class PipelineSpec(Section):
         self._check_arrival()
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
-        check_canary(self.promote, self.evaluate, external=self.data == "external")
         check_mirrors(self.mirrors, self.promote.alias)
         if self.data == "external" and self.schedule.sensor is not None:
             raise FieldError(("schedule", "sensor"), "needs data.source, and data is external; leave it out")

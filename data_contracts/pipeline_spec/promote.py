@@ -1,7 +1,6 @@
 """`promote`: the gates that a checkpoint must meet to replace the champion, and the alias that then moves.
 
-With `promote.canary`, a candidate first stands beside the champion, until fresh rows show which one is better. The
-names in gates and in a canary are checked here: their metrics, sets and slices.
+The names in gates are checked here: their metrics, sets and slices.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import Name
 from data_contracts.expressions import check
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, is_none
@@ -31,7 +29,7 @@ _APPROVAL_WITHIN = "7d"
 
 
 class CanarySpec(Section):
-    """How long a candidate stands beside the champion, and what fresh rows must show of it."""
+    """What specs of versions before 2026-11-29 asked of a canary; a run refuses them."""
 
     within: Annotated[str, AfterValidator(up_to_a_year)]
     """The longest time that a candidate may stand, such as `14d` or `36h`; after that it is withdrawn."""
@@ -46,31 +44,6 @@ class CanarySpec(Section):
     0.95."""
     min_rows: int = Field(default=1000, ge=1, le=_MOST_ROWS)
     """How many fresh rows must be scored before anything is decided; default 1000."""
-
-    @property
-    def bound(self) -> float:
-        """The gain that must be shown; negative with `margin`."""
-        return -self.margin if self.margin is not None else self.min_gain or 0.0
-
-    @field_validator("min_gain", "margin")
-    @classmethod
-    def _finite(cls, value: float | None) -> float | None:
-        if value is not None and not abs(value) < 1e60:
-            raise ValueError("must be a finite number")
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_window(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "within" not in value:
-            raise FieldError("within", "is missing: a canary needs a window; give one, such as within: 14d")
-        return value
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> CanarySpec:
-        if self.min_gain is not None and self.margin is not None:
-            raise FieldError("margin", "does not go with min_gain; give one of them")
-        return self
 
 
 class GateSpec(Section):
@@ -164,8 +137,8 @@ class PromoteSpec(Section):
     """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
 
     canary: CanarySpec | None = Field(default=None, exclude_if=is_none)
-    """A candidate that meets all gates first stands under the alias `canary`, until fresh rows show that it is better;
-    default: it is promoted at once."""
+    """Refused since 2026-11-29: dropped; a gate with `confidence` about a set of the newest rows decides on fresh
+    rows."""
     approval: Literal["none", "manual"] = Field(default="none", exclude_if=lambda one: one == "none")
     """With `manual`, a person must approve each promotion once all gates are met; default none."""
     approval_within: Annotated[str, AfterValidator(up_to_a_year)] = Field(
@@ -254,24 +227,6 @@ def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
         if gate.max_gap is not None and len(evaluate.slices) < 2:
             sentence = f"compares slices, and evaluate.slices has {len(evaluate.slices) or 'none'}; give at least two"
             raise FieldError((*at, "max_gap"), sentence)
-
-
-def check_canary(promote: PromoteSpec, evaluate: EvaluateSpec, *, external: bool) -> None:
-    """FieldError if a canary cannot be judged: unknown or hidden metric, rows that nobody reads, or a taken alias."""
-    canary = promote.canary
-    if canary is None:
-        return
-    if promote.alias == ALIAS:
-        sentence = f"cannot be {ALIAS} with promote.canary, which keeps its candidates there; choose another"
-        raise FieldError(("promote", "alias"), sentence)
-    if external:
-        sentence = "needs rows that Trainwright reads, and data is external; leave it out"
-        raise FieldError(("promote", "canary"), sentence)
-    _check_metric(canary.metric, evaluate, ("promote", "canary", "metric"))
-    of_set = canary.metric.rpartition("/")[0]
-    if of_set and evaluate.sets[of_set].sealed:
-        sentence = f"{of_set!r} is a sealed set, and a canary's scores are shown; name another"
-        raise FieldError(("promote", "canary", "metric"), sentence)
 
 
 def _check_metric(name: str, evaluate: EvaluateSpec, field: tuple[str | int, ...]) -> None:

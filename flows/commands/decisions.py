@@ -1,8 +1,7 @@
-"""`approve`, `refuse`, `protect`, `rollback`, `release`, `canary`, `affected`: what people decide about models.
+"""`approve`, `refuse`, `protect`, `rollback`, `release`, `affected`: what people decide about models.
 
-`approve` and `refuse` show the question of a run that waits, and answer it. `canary` shows the version that stands
-beside the champion, and takes it back. `affected` lists the runs, versions and aliases that were made with a package;
-`--hold` puts the versions on hold.
+`approve` and `refuse` show the question of a run that waits, and answer it. `affected` lists the runs, versions and
+aliases that were made with a package; `--hold` puts the versions on hold.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from data_contracts.alias_moves import ALIAS
 from data_contracts.approvals import Answer as Given
 from data_contracts.approvals import Question
 from data_contracts.canonical import is_name, readable
 from data_contracts.errors import Cancelled, UsageError
-from data_contracts.handoffs import Receipt
 from data_contracts.quoting import escaped
 from flows.commands.guard import Answer, log
 from flows.commands.server import QUIET
@@ -28,7 +25,6 @@ from flows.features import hooks, is_present
 from infra import audit
 from infra.approvals import public_pem, signing_key
 from infra.models import registry
-from infra.orchestrator.events import announce_canary_end
 from infra.orchestrator.server import connect_if_running
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.signatures import configured_key
@@ -36,7 +32,6 @@ from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found, reopen_run
 from tasks.stages.approval import answer, checked_name, open_question, unprotect
 from tasks.stages.approval import protect as protect_alias
-from tasks.stages.canary import withdraw
 from tasks.stages.rollback import checked_reason, hold
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
@@ -44,7 +39,6 @@ from tasks.stages.rollback import rollback as roll_back
 if is_present("queries"):
     from tasks.queries.affected import Affected
     from tasks.queries.affected import affected as find_affected
-    from tasks.queries.day import CanaryView, canary_of
 
 
 # How long the mirrors may take after a rollback, which is done by then.
@@ -204,47 +198,6 @@ def provenance_of(command: str) -> dict[str, Any]:
         "trigger": "cli",
         "tags": {},
     }
-
-
-def canary(arguments: argparse.Namespace) -> Answer:
-    """The `canary` command."""
-    model, _, alias = arguments.name.partition("@")
-    if alias not in ("", ALIAS):
-        raise UsageError(f"{arguments.name} is not a canary.", remedy=f"Name the model alone: {model}.")
-    if arguments.withdraw != (arguments.reason is not None):
-        raise UsageError("canary: --withdraw and --reason go together.", remedy="Give both, or neither.")
-    store = store_with(arguments)
-    if arguments.withdraw:
-        about = provenance_of("canary")
-        receipt = withdraw(store, model, arguments.reason, about)
-        _announce_end(receipt, about["actor"])
-        return Answer(receipt.sentence, receipt.to_json())
-    view = canary_of(store, model)
-    if view is None:
-        return Answer(f"{model} has no canary.", {"model": model, "canary": None})
-    return Answer("\n".join(_canary_lines(view)), {"model": model, "canary": view.to_json()}, line=view.sentence)
-
-
-def _canary_lines(view: CanaryView) -> list[str]:
-    rows: list[tuple[str, Any]] = [
-        ("since", readable(view.terms.since)),
-        ("until", readable(view.terms.until)),
-        ("against", f"{view.name}, version {view.champion}"),
-        ("asked", view.requirement),
-        ("rows", view.rows),
-        ("gain", view.gain),
-        ("decides", view.decides),
-    ]
-    return [view.sentence, *(f"  {name:<9} {value}" for name, value in rows if value)]
-
-
-def _announce_end(receipt: Receipt, by: str) -> None:
-    """Tell a Prefect server that runs; none is started, and the canary has ended whatever happens."""
-    try:
-        if connect_if_running():
-            announce_canary_end(receipt, by)
-    except Exception as error:
-        log.warning("The Prefect server was not told that the canary has ended: %s", error)
 
 
 def affected(arguments: argparse.Namespace) -> Answer:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from data_contracts.alias_moves import ALIAS, CanaryNote, Hold, Incident
+from data_contracts.alias_moves import CanaryNote, Hold, Incident
 from data_contracts.canonical import is_name, readable
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import passed_over
@@ -35,7 +35,7 @@ from infra.sources.named_places import NamedPlaces
 from infra.sources.resolve import window_since
 from infra.store import Store, layout
 from infra.written_files import record_written
-from tasks.queries.day import canary_line, day_of, standing_of
+from tasks.queries.day import day_of, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of
 from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
@@ -53,8 +53,15 @@ if TYPE_CHECKING:
 
 # For each rank, if no rank is named.
 LOG_LINES = 20
+
+
 # An alias of a model, as `--json` shows it.
-_Model = TypedDict("_Model", {"name": str, "alias": str, "version": int, "for": NotRequired[str]})
+class _Model(TypedDict):
+    name: str
+    alias: str
+    version: int
+
+
 # Of a file that is there, as much as shows whether it is a page of a day.
 _BEGINNING = 2048
 
@@ -70,10 +77,12 @@ def status(arguments: argparse.Namespace) -> Answer:
         lines += ["", "no store is known on this machine; `trainwright run SPEC` makes one"]
     for store in stores:
         runs = [_run_line(store, run_id) for run_id in list(filter(is_name, store.list(layout.runs())))[-10:]]
-        models = _models(store)
+        models: list[_Model] = [
+            {"name": model, "alias": alias, "version": version} for model, alias, version in registry.aliases(store)
+        ]
         problem = why_not_writable(store)
         lines += ["", f"store     {store.uri}", *([] if problem is None else [f"  {problem}"])]
-        of_models = [(m["name"], m["alias"], f"{m['version']}{m.get('for', '')}") for m in models]
+        of_models = [(m["name"], m["alias"], str(m["version"])) for m in models]
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
@@ -246,16 +255,6 @@ def _run_line(store: Store, run_id: str) -> dict[str, str]:
     except FileNotFoundError:  # it was stopped before it was resolved
         name = "?"
     return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
-
-
-def _models(store: Store) -> list[_Model]:
-    models: list[_Model] = []
-    for model, alias, version in registry.aliases(store):
-        said = canary_line(store, model) if alias == ALIAS else ""
-        models.append({"name": model, "alias": alias, "version": version})
-        if said:
-            models[-1]["for"] = f" {said}"
-    return models
 
 
 def history(arguments: argparse.Namespace) -> Answer:

@@ -1,4 +1,4 @@
-"""Models in the store: versions and aliases, canaries, recipes, and which comparisons a set of test rows has decided.
+"""Models in the store: versions and aliases, recipes, and which comparisons a set of test rows has decided.
 
 What decides about a promotion is in `tasks`; receipts, which others read too, are in `infra.records`.
 """

@@ -43,7 +43,6 @@ STALLED = f"{ENDED}stalled"
 TOLD = "trainwright.told"
 PROMOTED = "trainwright.model.promoted"
 ROLLED_BACK = "trainwright.model.rolled_back"
-CANARY_ENDED = "trainwright.model.canary_ended"
 # By the verdict that each one tells of; all other verdicts change nothing of a model.
 MODEL_EVENTS = {
     "promoted": PROMOTED,
@@ -246,14 +245,6 @@ def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
         )
     except Exception as error:
         raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
-
-
-def announce_canary_end(receipt: Receipt, by: str) -> bool:
-    """Emit the event of a canary's end, whatever it was; a failure is one warning and False."""
-    outcome = "withdrawn" if receipt.canary is None else receipt.canary.outcome
-    payload = {"version": receipt.version, "outcome": outcome, "sentence": receipt.sentence, "actor": by}
-    assert receipt.ref is not None
-    return send(CANARY_ENDED, _model_resource(receipt.model, receipt.alias), payload, receipt.ref.seal)
 
 
 def _model_resource(model: str, alias: str) -> dict[str, str]:

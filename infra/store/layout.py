@@ -454,44 +454,9 @@ def question_entry(model_name: str, alias_name: str, k: int) -> str:
     return f"{questions(model_name, alias_name)}/{number_part(k)}.json"
 
 
-def canaries(model_name: str | None = None) -> str:
-    """Folder of a model's canaries, or of those of all models."""
-    return "canaries" if model_name is None else f"canaries/{name_part(model_name)}"
-
-
-def canary(model_name: str, k: int) -> str:
-    """Folder of the canary that began with receipt `k` of the alias `canary`."""
-    return f"{canaries(model_name)}/{number_part(k)}"
-
-
-def canary_end(model_name: str, k: int) -> str:
-    """How a canary ended."""
-    return f"{canary(model_name, k)}/end.json"
-
-
-def canary_ask(model_name: str, k: int, champion: int) -> str:
-    """Record of the run that asks whether a canary may replace this version."""
-    return f"{canary(model_name, k)}/asks/{number_part(champion)}.json"
-
-
-def canary_batches(model_name: str, k: int, champion: int) -> str:
-    """Folder of a canary's observation batches beside a version: `<n>.json` from 0."""
-    return f"{canary(model_name, k)}/nights/{number_part(champion)}"
-
-
-def canary_batch(model_name: str, k: int, champion: int, n: int) -> str:
-    """Observation batch `n` of a canary beside a version."""
-    return f"{canary_batches(model_name, k, champion)}/{number_part(n)}.json"
-
-
-def canary_rows(model_name: str, k: int, rows_id: str) -> str:
-    """The digests of some rows, named by what is in the file."""
-    return f"{canary(model_name, k)}/rows/{name_part(rows_id)}"
-
-
-def canary_seen(model_name: str, k: int, dataset: str) -> str:
-    """Record of the file with the digests of all rows of a dataset that one of the models has seen."""
-    return f"{canary(model_name, k)}/seen/{name_part(dataset)}.json"
+def canaries() -> str:
+    """Folder of what versions before 2026-11-29 kept of canaries."""
+    return "canaries"
 
 
 def approvals(run_id: str) -> str:

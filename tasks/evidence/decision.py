@@ -15,13 +15,14 @@ with the Ladder itself.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 from scipy.special import gammaln, ndtri, ndtri_exp
 
+from data_contracts.profile.drift import holm
 from data_contracts.records import GateVerdict, Interval
 
 # How likely a gain should be found, where a number of rows is recommended.
@@ -77,14 +78,9 @@ def used_up(alpha: float, spent: Spent) -> bool:
 
 def comparisons_left(alpha: float, spent: Spent) -> int:
     """How many more comparisons the rows can decide if none of these promotes; at most a million."""
-    low, high = 0, 1_000_000
-    while low < high:
-        middle = (low + high + 1) // 2
-        if used_up(alpha, Spent(spent.comparisons + middle - 1, spent.promotions)):
-            high = middle - 1
-        else:
-            low = middle
-    return low
+    return bisect_left(
+        range(1_000_000), True, key=lambda more: used_up(alpha, Spent(spent.comparisons + more, spent.promotions))
+    )
 
 
 class Measured(Protocol):
@@ -159,11 +155,3 @@ def _decision(question: GateQuestion, p_worse: float) -> Decision:
     fresh = level(1 - question.confidence)
     needed = measured.rows_needed(question.bound, fresh) if verdict == "insufficient" else None
     return Decision(verdict, measured.gain, measured.interval(question.confidence), p_value, threshold, needed)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for being several (Holm 1979): each is at most its α if it is rejected at α among all."""
-    order = np.argsort(p_values, kind="stable")
-    corrected = np.empty(len(p_values))
-    corrected[order] = np.maximum.accumulate(np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1))
-    return np.minimum(corrected, 1.0).tolist()

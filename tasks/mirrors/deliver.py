@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.pipeline_spec.operations import MlflowSpec
@@ -36,7 +35,7 @@ from infra.mirrors import (
     newest_end,
     record_delivery,
 )
-from infra.models import canaries, registry
+from infra.models import registry
 from infra.orchestrator.events import announce_rollback
 from infra.orchestrator.server import connect_if_running
 from infra.store import Store, layout
@@ -46,8 +45,8 @@ from tasks.mirrors.updates import mlflow_run, put_version
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
-from tasks.run.resolve import find_inputs, read_inputs
-from tasks.run.run import Run, RunInputs
+from tasks.run.resolve import find_inputs
+from tasks.run.run import Run
 from tasks.stages.artifacts import announce
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
@@ -142,8 +141,6 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
     by_model = {resolved.pipeline().model_name: resolved for resolved in runs}
     for model, resolved in by_model.items():
         for _, alias, _ in (one for one in registry.aliases(store) if one[0] == model):
-            if _is_of_canaries(store, model, alias):  # its version is told once it is promoted
-                continue
             mover = registry.newest_mover(store, model, alias)
             if not store.exists(layout.resolved(mover)):
                 yield from _untold(store, resolved, mover, ALIAS, resolved.pipeline().mirrors.names, (model, alias))
@@ -169,11 +166,6 @@ def _event_of(store: Store, model: str, alias: str) -> list[Due]:
     if datetime.now(UTC) - at > LATEST:
         return []
     return list(_untold(store, None, mover, ALIAS, [PREFECT], (model, alias)))
-
-
-def _is_of_canaries(store: Store, model: str, alias: str) -> bool:
-    found = registry.read_alias(store, model, alias) if alias == CANARY else None
-    return found is not None and canaries.is_of_canaries(store, found[0])
 
 
 def _untold(
@@ -408,10 +400,9 @@ def _prefect(store: Store, update: Due, deadline: Deadline) -> str:
 
 
 def _tell_end(store: Store, run_id: str) -> str:
-    run = RunInputs(read_inputs(store, run_id), store)
     report, begun = latest_report(store, run_id), newest_execution(store, run_id)
     assert report is not None, "only ends are due"
-    if not announce(run, report, None if begun is None else begun.flow_run):
+    if not announce(report, None if begun is None else begun.flow_run):
         raise StorageUnavailable("the Prefect server did not take it.", remedy="The next run tells it.")
     return f"the end of run {run_id} is an event in Prefect"
 

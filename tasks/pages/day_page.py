@@ -102,7 +102,7 @@ def _of_store(day: Day, store: StoreDay) -> Mapping[str, object]:
         "objectives": _objective_rows(store),
         "shipped": SHIPPED if are_shipped(store.results) else "",
         "champions": [
-            (f"{champion.model}@{champion.alias}", champion.version, age(champion.since, day.now), champion.beside)
+            (f"{champion.model}@{champion.alias}", champion.version, age(champion.since, day.now))
             for champion in store.champions[:_MOST_ROWS]
         ],
         "more_champions": (
@@ -258,10 +258,6 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
     if store.is_nearly_full:
         sentence = f"the disk of {store.uri} is {store.used:.0%} full"
         yield AttentionItem("bad", "disk", sentence, f"trainwright gc --dry-run {shlex.quote(store.uri)}")
-    for champion in store.champions:
-        if champion.beside == "has ended":
-            sentence = f"the canary of {champion.model} has ended, and its alias has not followed"
-            yield AttentionItem("warn", "canary", sentence, f"trainwright canary {champion.model}")
     for budget in store.budgets:
         if budget.period != "each run" and budget.left <= 0:
             yield AttentionItem(

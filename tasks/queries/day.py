@@ -1,7 +1,7 @@
 """What a day's page shows of a store: runs, objectives, champions, drift, budgets, nodes, and what waits for a person.
 
 It only reads. A part that cannot be read is missing, and named in `missing`; it ends nothing. What waits is a run for
-an approval, or a model's canary.
+an approval.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from data_contracts.alias_moves import ALIAS, CanaryStatus, CanaryTerms
 from data_contracts.approvals import meaning
 from data_contracts.canonical import readable
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
@@ -24,20 +23,17 @@ from data_contracts.records import DriftReport
 from data_contracts.rules import Objectives
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
-from infra.models import canaries, registry
-from infra.models.canaries import Canary
+from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.records.nodes import NodeRecord, nodes_of
 from infra.records.receipts import chain
 from infra.store import Store, layout
-from infra.store.seal import pass_over
 from infra.store.store import read_several
 from tasks.budgets import BudgetBalance, balances_of_month, month_of
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_inputs
 from tasks.run.run import RunInputs
 from tasks.slo import WINDOW, LedgerRun, Result, read_ledger, results
-from tasks.stages.canary_observations import stored_status
 from tasks.stages.validate import contract_key
 
 # Days in the pictures, and pipelines whose newest data is looked at.
@@ -64,114 +60,6 @@ def standing_of(store: Store, run_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class CanaryView:
-    """A canary, as it stands at this moment.
-
-    Attributes:
-        name: the alias that it moves to if it is shown to be better.
-        version, champion: the version that stands, and the one that the alias names now.
-        status: what the rows beside this champion say.
-        over: why it does not stand any more although its alias has not followed yet; "" if it stands.
-        waits: what its promotion waits for; "" for nothing.
-    """
-
-    model: str
-    name: str
-    version: int
-    champion: int
-    terms: CanaryTerms
-    status: CanaryStatus
-    over: str
-    waits: str
-
-    def to_json(self) -> dict[str, object]:
-        """The canary as objects that JSON can hold."""
-        figures = {"terms": self.terms.to_json(), "standing": self.status.to_json()}
-        named = {"version": self.version, "challenges": self.name, "champion": self.champion}
-        return {**named, **figures, "stands": not self.over, "over": self.over, "waits": self.waits}
-
-    @property
-    def sentence(self) -> str:
-        """What stands, and against what."""
-        if self.over:
-            return self.over
-        waits = f"; its promotion is {self.waits}" if self.waits else ""
-        return f"{self.model}@{ALIAS} is version {self.version}, beside {self.name}, version {self.champion}{waits}"
-
-    @property
-    def requirement(self) -> str:
-        """What must be shown."""
-        terms = self.terms
-        gain = f"a gain above {terms.bound:g}" if terms.bound >= 0 else f"a loss below {-terms.bound:g}"
-        return f"{terms.metric}: {gain}, with confidence {terms.confidence:g}, on {terms.min_rows:,} rows or more"
-
-    @property
-    def rows(self) -> str:
-        """The fresh rows so far."""
-        runs = f"{self.status.batches} run{'' if self.status.batches == 1 else 's'}"
-        return f"{self.status.rows:,} fresh rows, of {runs}"
-
-    @property
-    def gain(self) -> str:
-        """The gain and its interval; "" as long as there are no rows."""
-        found = self.status
-        if found.gain is None:
-            return ""
-        low, high = ("–" if one is None else f"{one:+.4g}" for one in (found.low, found.high))
-        return f"{found.gain:+.4g} (interval {low} to {high})"
-
-    @property
-    def decides(self) -> str:
-        """What would decide; "" if it is decided."""
-        found, more = self.status, ""
-        if found.rows < self.terms.min_rows:
-            return f"{self.terms.min_rows - found.rows:,} more rows, before anything is decided"
-        if found.rows_to_go:
-            more = f"about {found.rows_to_go:,} more rows, if the gain stays as it is"
-        return more or ("" if found.verdict != "open" else "the rows give no estimate yet")
-
-
-def canary_of(store: Store, model: str) -> CanaryView | None:
-    """The canary of a model; None if there is none. UsageError if something else moved its alias."""
-    canary = canaries.standing_canary(store, model)
-    if canary is None:
-        return None
-    found = registry.read_alias(store, model, canary.terms.alias)
-    champion = canary.terms.against if found is None else found[1]
-    return CanaryView(
-        model=model,
-        name=canary.name,
-        version=canary.version.version,
-        champion=champion,
-        terms=canary.terms,
-        status=stored_status(store, canary, champion),
-        over=canaries.why_over(store, canary, champion),
-        waits=_waits(store, canary, champion),
-    )
-
-
-def canary_line(store: Store, model: str) -> str:
-    """Where a model's canary stands, behind its version in a list; "" if its alias is not a canary's, or is damaged."""
-    try:
-        view = canary_of(store, model)
-    except UsageError:
-        return ""
-    except CorruptError as error:
-        pass_over(error)
-        return ""
-    if view is None or view.over:
-        return "" if view is None else "(has ended)"
-    return f"(beside {view.name}, {view.rows}, until {readable(view.terms.until)})"
-
-
-def _waits(store: Store, canary: Canary, champion: int) -> str:
-    ask = canaries.ask_of(store, canary, champion)
-    if ask is None or canaries.end_of(store, canary) is not None:
-        return ""
-    return f"waiting {standing_of(store, ask.run_id) or 'to be asked for'} (run {ask.run_id})"
-
-
-@dataclass(frozen=True)
 class Champion:
     """The version that an alias names; `since`: when it moved there, ISO 8601, "" if the receipt does not say."""
 
@@ -179,7 +67,6 @@ class Champion:
     alias: str
     version: int
     since: str
-    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -306,8 +193,7 @@ def _used(store: Store) -> float | None:
 def _champions(store: Store) -> list[Champion]:
     def champion(named: tuple[str, str, int]) -> Champion:
         model, alias, version = named
-        beside = canary_line(store, model).strip("()") if alias == ALIAS else ""
-        return Champion(model, alias, version, _since(store, model, alias), beside)
+        return Champion(model, alias, version, _since(store, model, alias))
 
     return read_several(store, champion, registry.aliases(store))
 

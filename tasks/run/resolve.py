@@ -14,14 +14,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
-from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import digest, is_name
 from data_contracts.contract.suites import own_classes
 from data_contracts.errors import CorruptError, SpecError, TrainwrightError, UsageError, UserCodeError
@@ -41,10 +40,10 @@ from infra.environments.cache import packages_in
 from infra.environments.cache import resolve as resolve_packages
 from infra.environments.packages import Packages
 from infra.models import registry
-from infra.models.canaries import refuse_ended
 from infra.prices import LOCAL, THIS_MACHINE
 from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
 from infra.records.handoffs import find_dataset, find_dataset_by_id, is_verified
+from infra.records.receipts import has_ended
 from infra.sources import local_files, resolve_sources
 from infra.store import Manifest, Store, layout
 from infra.usage import DAY_S, PastTrainings, executions_of, expected_loss, interval, node_mtbf, past_trainings
@@ -57,7 +56,6 @@ from tasks.run.spec_check import (
     check_layouts,
     check_pool_machine,
     named_tokenizers,
-    refuse_incomplete,
     refuse_without_expectations,
     run_window,
     set_contract_field,
@@ -134,8 +132,7 @@ def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOption
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
     packages = resolve_environment(loaded, store, afresh=options.rehash)
-    raw = partial(files, [] if isinstance(spec.data, str) else spec.data.source, field="data.source")
-    bundle = _pack(loaded, store, provenance, packages, raw)
+    bundle = _pack(loaded, store, provenance, packages)
     suites, of_sets = loaded.suites, {name: set_contract_field(name) for name in spec.evaluate.sets}
     return Resolved(
         run_id=run_id,
@@ -144,7 +141,7 @@ def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOption
         root=str(root),
         store=store.uri,
         window=None if window is None else (window.start.isoformat(), window.end.isoformat()),
-        files=[] if isinstance(spec.data, str) else raw(),
+        files=[] if isinstance(spec.data, str) else files(spec.data.source, field="data.source"),
         sets={
             name: files(one.source, field=f"evaluate.sets.{name}.source")
             for name, one in spec.evaluate.sets.items()
@@ -195,7 +192,6 @@ def _pack(
     store: Store,
     provenance: Mapping[str, object],
     packages: Packages | None,
-    raw: Callable[[], list[SourceFile]],
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     spec, root = loaded.spec, loaded.root
@@ -213,7 +209,6 @@ def _pack(
     installed = None if packages is None else packages_in(packages)
     loaded.refuse_unknown_code(installed)
     loaded.refuse_unknown_expectations(installed)
-    refuse_incomplete(store, bundle, loaded, raw)
     return bundle
 
 
@@ -654,8 +649,11 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
         raise UsageError(
             f"There is no {model}@{alias} in {store.uri}.", remedy="`trainwright status` lists models and aliases."
         )
-    if alias == ALIAS:
-        refuse_ended(store, model)
+    if has_ended(pointer[0]):
+        raise UsageError(
+            f"{model} has no canary; version {pointer[1]} was the last.",
+            remedy=f"Name a version: {model}@{pointer[1]}.",
+        )
     return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias
 
 

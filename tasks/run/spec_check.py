@@ -3,52 +3,37 @@
 `read_spec` reads a spec once for all that follows in a process. `LoadedSpec.check` reads the files that it names,
 before a store is opened or a server is started; it neither imports code nor reads data. `check_layouts` checks how it
 spreads its stages over devices.
-
-`refuse_incomplete` checks, before any stage begins, that the code of a bundle finds its files and the packages that it
-imports. A child imports it from the bundle, and makes the module, the tokenizers and the metrics. This takes seconds,
-so it runs once per bundle and spec on a machine, and only if the code has an environment of its own or mentions a file
-that was left out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.contract.suites import load_suite, nearest, own_classes, parameters_of, with_line
-from data_contracts.errors import Hung, SpecError, TrainwrightError, UsageError
-from data_contracts.handoffs import SourceFile, Suite
+from data_contracts.errors import SpecError, UsageError
+from data_contracts.handoffs import Suite
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
-from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialAnswer, ImportTrialRequest, TrialRows, TriedCall
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
 from data_contracts.pipeline_spec.base import DaskRunner, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, TrainSpec, is_hsdp
 from data_contracts.yaml_text import FieldPath, dotted, read_document
-from infra import code_bundle, prices, scratch
+from infra import code_bundle, prices
 from infra.budgets import refuse_by_policy
-from infra.child import run_child
-from infra.code_bundle import CodeBundle, unpack
 from infra.environments.packages import Packages, Requirements, read_requirements
-from infra.files import replace_json
 from infra.prices import LOCAL, VARIABLE
-from infra.processes.environment import NO_SHAKEDOWN
-from infra.project import SOURCE, ProjectFiles, is_in_project, require_class
-from infra.settings import CLUSTER, check_approved, state_folder
+from infra.project import is_in_project, require_class
+from infra.settings import CLUSTER, check_approved
 from infra.sources import Window, parse_window
 from infra.sources.places import Stamp, stamp_of_stat
-from infra.store import Store
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
@@ -57,14 +42,9 @@ _LIGHTNING: FieldPath = ("train", "lightning")
 
 log = logging.getLogger("trainwright")
 # With one of these, the same address names other files in each run.
-_MOVES = re.compile(r"[*?\[]|\{\{")
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.
 _SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _LONG = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "64": "64-true"}
-TRIAL_TIMEOUT_S = 120.0
-TRIAL_MEMORY_SHARE = 0.5
-# Larger files are not read for a transform's trial, nor looked through for names of other files.
-MOST_ROWS_BYTES, MOST_TEXT_BYTES = 2**26, 2**18
 
 
 @dataclass(frozen=True)
@@ -144,8 +124,6 @@ class LoadedSpec:
         _ = self.lightning, self.suites, self.requirements  # what is wrong in a file is said in this order
         self.refuse_unknown_code()
         self.refuse_unknown_expectations()
-        if (why := why_no_fresh_rows(self.spec)) is not None:
-            log.warning("%s", why)
 
     def refuse_unknown_code(self, installed: Path | None = None) -> None:
         """SpecError, with file, line and field, if a class or function that the spec names does not exist.
@@ -364,44 +342,6 @@ def _written(value: Any, field: FieldPath) -> tuple[FieldPath, Any]:
     return at, value.get("call") if isinstance(value, dict) else value
 
 
-def why_no_fresh_rows(spec: PipelineSpec) -> str | None:
-    """A sentence if each run scores the same rows, so that a canary stands until its window ends; None if not."""
-    wanted = spec.promote.canary
-    if wanted is None or isinstance(spec.data, str):
-        return None
-    name = wanted.metric.rpartition("/")[0]
-    of_set = spec.evaluate.sets.get(name)
-    split = spec.evaluate.split if of_set is None else of_set.split
-    if of_set is not None and of_set.source is not None:
-        field, sources, window = f"evaluate.sets.{name}.source", of_set.source, False
-    else:
-        field, sources, window = "data.source", spec.data.source, spec.data.window is not None
-        if (end := _end_of(spec, split)) is not None:
-            return (
-                f"promote.canary: the split {split} ends at {end} (shards.split.boundaries), so later rows are never "
-                "in it, and a canary gets no fresh rows; let its metric be of the last split."
-            )
-    if window or any(_MOVES.search(one.uri) for one in sources):
-        return None
-    return (
-        f"promote.canary: {field} names {_files(sources)} and no window, so a canary gets fresh rows only if what is "
-        "there changes; name a glob or a data.window that new rows come into."
-    )
-
-
-def _end_of(spec: PipelineSpec, split: str | None) -> str | None:
-    """When the next split begins, if the splits have boundaries in time; None for the last one."""
-    boundaries = {} if spec.shards is None else spec.shards.split.boundaries
-    names = ["train", *boundaries]
-    if not boundaries or split not in names or split == names[-1]:
-        return None
-    return boundaries[names[names.index(split) + 1]]
-
-
-def _files(sources: Sequence[SourceSpec]) -> str:
-    return "one file or folder" if len(sources) == 1 else f"{len(sources)} files or folders"
-
-
 def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
     """UsageError for devices that the machine lacks, a strategy that the precision rules out, or ranks without batches.
 
@@ -452,135 +392,3 @@ def _refuse_own_batches(spec: PipelineSpec) -> None:
             "evaluate.devices: your own data module makes its own batches, which one process scores.",
             remedy="Leave evaluate.nodes and evaluate.devices out, or use the sealed shards.",
         )
-
-
-def refuse_incomplete(
-    store: Store, bundle: CodeBundle, loaded: LoadedSpec, raw: Callable[[], list[SourceFile]]
-) -> None:
-    """UsageError if the spec's code needs a file that was left out, or a module that is not installed.
-
-    Args:
-        raw: the files of `data.source`.
-    """
-    spec, lightning = loaded.spec, loaded.lightning
-    environment = None if spec.environment is None else spec.environment.file
-    request = _trial_request(bundle, loaded)
-    calls = [*request.made, *([request.transform] if request.transform else [])]
-    settings = json.dumps([lightning["model"], lightning.get("data"), [call.args for call in calls]])
-    key = digest([bundle.ref.id, sorted(request.names), settings, request.train is None])
-    tried = state_folder() / "tried" / key[:KEY_LENGTH]
-    if tried.exists():
-        for sentence in json.loads(tried.read_text()):
-            log.warning("%s", sentence)
-        return
-    if environment is None and not _mentions_left_out(bundle.chosen, request.names, settings, bundle.root):
-        return
-    with scratch.make("trial") as folder:
-        project = unpack(store, bundle.ref, folder.path / "project", code_digest=bundle.digest)
-        rows = _trial_rows(spec, raw(), loaded.root) if request.transform else None
-        request = request.model_copy(update={"project": str(project), "rows": rows})
-        withhold = not isinstance(spec.data, str) and bool(spec.data.sensitive)
-        run = partial(run_child, IMPORT_TRIAL, limit=TRIAL_TIMEOUT_S, memory_share=TRIAL_MEMORY_SHARE)
-        try:
-            answer = run(request, project=project, withhold=withhold)
-        except TrainwrightError as error:
-            # Not an error of the user's: code that fails here may still run on the machines that train.
-            log.info("it is unknown before the start whether the code finds its files: %s", error.message)
-            if isinstance(error, Hung):
-                _keep_trial(tried, [])
-            return
-    if (missing := answer.missing) is not None:
-        raise UsageError(
-            f"{missing.name} cannot be {missing.tried} from the packed files of the project {bundle.root}: it needs "
-            f"{missing.path}, which is left out, because {missing.why}.",
-            remedy=f"If it may be stored, add code.include: [{missing.path}] to the spec.",
-        )
-    if environment is not None and (lack := answer.lacks) is not None:
-        raise UsageError(
-            f"{lack.name} cannot be imported: it needs the module {lack.module}, which neither the project "
-            f"{bundle.root} nor its environment has.",
-            remedy=f"Add the package that has {lack.module} to {environment}.",
-        )
-    sentences = list(_trial_remarks(answer, bundle.root))
-    for sentence in sentences:
-        log.warning("%s", sentence)
-    _keep_trial(tried, sentences)
-
-
-def _trial_request(bundle: CodeBundle, loaded: LoadedSpec) -> ImportTrialRequest:
-    """What is tried of a spec's code, without the folder where it is tried; imports alone without a shakedown."""
-    spec = loaded.spec
-    made = [TriedCall(path=one.class_path, args=one.init_args) for _, one in named_tokenizers(spec)]
-    for metric in spec.evaluate.metrics.values():
-        made += [TriedCall(path=metric.class_path, args=metric.init_args)] if metric.class_path else []
-    transform = spec.shards.transform if spec.shards else None
-    whole = not os.environ.get(NO_SHAKEDOWN)
-    return ImportTrialRequest(
-        names=[*(name for _, name in loaded.code), *loaded.own_expectations],
-        left_out={one.path: one.why for one in bundle.chosen.left_out},
-        project="",
-        origin=str(bundle.root),
-        train={"lightning": loaded.lightning, "seed": spec.train.seed} if whole else None,
-        made=[call for call in made if whole and is_in_project(bundle.root, call.path)],
-        transform=TriedCall(path=transform.call, args=transform.args) if transform and whole else None,
-    )
-
-
-def _trial_remarks(answer: ImportTrialAnswer, root: Path) -> Iterator[str]:
-    for one in answer.passed_over:
-        yield (
-            f"The code tries to open {one.path} and runs without it, because it is left out of the packed files: "
-            f"{one.why}. If it may be stored, add code.include: [{one.path}] to the spec."
-        )
-    for path in answer.outside:
-        yield (
-            f"The code opens {root / path} by its full path, so it reads this machine's file, not a packed one: open "
-            f"{path}, relative to the project's root, and add code.include: [{path}] to the spec."
-        )
-
-
-def _keep_trial(tried: Path, sentences: list[str]) -> None:
-    tried.parent.mkdir(exist_ok=True)
-    replace_json(tried, sentences)
-
-
-def _trial_rows(spec: PipelineSpec, files: list[SourceFile], root: Path) -> TrialRows | None:
-    """The smallest file of raw rows; None if none is small."""
-    small = min(files, key=lambda file: file.bytes, default=None)
-    if small is None or small.bytes > MOST_ROWS_BYTES or isinstance(spec.data, str):
-        return None
-    sources = [source.model_dump(mode="json") for source in spec.data.source]
-    return TrialRows(file=small, sources=sources, root=str(root))
-
-
-def _mentions_left_out(chosen: ProjectFiles, names: Iterable[str], settings: str, root: Path) -> bool:
-    """Whether the settings, or a packed file that the code may import or read, name a file that was left out.
-
-    The project's own path counts as well, because full paths lead past the packed files.
-    """
-    words = {os.fsencode(word) for one in chosen.left_out for word in _words(PurePosixPath(one.path), one.why)}
-    waiting, words = [" ".join(names).encode(), settings.encode()], words | {os.fsencode(root)}
-    rest = {name: path for name, path in chosen.packed.items() if path.stat().st_size <= MOST_TEXT_BYTES}
-    while waiting:
-        text = waiting.pop()
-        if any(word in text for word in words):
-            return True
-        for name in [name for name in rest if re.search(_mention(PurePosixPath(name)), text)]:
-            waiting.append(rest.pop(name).read_bytes())
-    return False
-
-
-def _mention(path: PurePosixPath) -> bytes:
-    """How code speaks of a packed file: of a module by its name, of another by its file's."""
-    module = path.parent.name if path.stem == "__init__" else path.stem
-    return rb"\b" + re.escape(os.fsencode(module if path.suffix == ".py" else path.name)) + rb"\b"
-
-
-def _words(path: PurePosixPath, why: str) -> Iterator[str]:
-    if path.suffix == ".py":
-        yield path.stem
-        return
-    yield from {path.name, path.suffix or path.name}
-    # The word for a folder, such as "data", is frequent, so it counts in quotation marks alone.
-    for folder in path.parents if why != SOURCE else ():
-        yield from (f"'{folder.name}'", f'"{folder.name}"', f"{folder.name}/") if folder.name else ()

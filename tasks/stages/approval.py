@@ -45,7 +45,7 @@ from infra.approvals import (
 )
 from infra.approvals import decide as decide_protection
 from infra.audit import now
-from infra.models import canaries, registry
+from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import pointed_at
@@ -127,7 +127,7 @@ def _ask(run: Run, question: Question) -> Question:
     """Ask, unless a person refused the same already and no person began this run."""
     refused = approvals.refused_before(run.store, question) if run.resolved.trigger in UNATTENDED else None
     if refused is None:
-        return approvals.ask(run.store, question, _asks_for_canary(run, question))
+        return approvals.ask(run.store, question)
     earlier, answer = refused
     why = meaning(earlier, answer, now()).reason
     raise _refused(
@@ -135,31 +135,6 @@ def _ask(run: Run, question: Question) -> Question:
         f"{why}, in the run {earlier.run_id}, which had the same checkpoint, champion and gates",
         remedy="Nobody is asked again by a run that no person began. Begin one by hand to ask: `trainwright run SPEC`.",
     )
-
-
-def _asks_for_canary(run: Run, question: Question) -> str | None:
-    """The run that asks whether a standing canary may replace the same champion; None if none does.
-
-    Superseding that question would withdraw the canary. Its fresh rows have shown that it is better, so a candidate of
-    a run without `promote.canary` must not end it by asking. The first approved question moves the alias; the other
-    question is asked again, because the champion has changed.
-    """
-    if question.champion_version is None:
-        return None
-    try:
-        canary = canaries.standing_canary(run.store, question.model)
-        if canary is None or canary.terms.alias != question.alias:
-            return None
-        asks = canaries.ask_of(run.store, canary, question.champion_version)
-    except (UsageError, CorruptError):  # what is wrong with the canary does not concern this candidate
-        return None
-    if asks is None or asks.run_id == question.run_id:
-        return None
-    log.warning(
-        "Version %d of %s stands as canary for %s, and the run %s asks about it, too; both questions stay open.",
-        canary.version.version, question.model, question.name, asks.run_id,
-    )  # fmt: skip
-    return asks.run_id
 
 
 def _is_the_same(question: Question, now_asked: Question) -> bool:
@@ -371,9 +346,16 @@ def refuse_early(run: Run) -> None:
     """Refuse, before any work, if it is already known that the candidate could not be promoted.
 
     Raises:
-        UsageError: a requirement cannot be met, a key cannot be used, or the run's inputs are not signed with it.
+        UsageError: a requirement cannot be met, a key cannot be used, the run's inputs are not signed with it, or the
+            spec asks for a canary.
         CorruptError: the run's inputs are not what was signed.
     """
+    if run.spec.promote.canary is not None:
+        raise UsageError(
+            "promote.canary is not carried out any more, and without it the candidate would be promoted at once.",
+            remedy="Leave it out. A gate with confidence about an evaluation set of the newest rows decides on fresh "
+            "rows in each run; with promote.approval: manual, a person decides when.",
+        )
     key = signing_key(run)
     if key is not None and run.recorded:
         refuse_unsigned_inputs(run.store, run.resolved, key)

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data_contracts.alias_moves import ALIAS
 from data_contracts.contract.reports import Result, results_of
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import TrainwrightError
@@ -26,15 +25,14 @@ from infra.gang.ledger import RankStatus
 from infra.mirrors import PREFECT, newest_delivery, newest_end, record_delivery
 from infra.models import registry
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
-from infra.orchestrator.events import announce_canary_end, announce_end, announce_verdict
+from infra.orchestrator.events import announce_end, announce_verdict
 from infra.records.handoffs import newest_handoff
 from infra.store.seal import passing_over
 from tasks.charts.picture import as_image
 from tasks.charts.plots import forest, forest_rows, panels, then_and_now
 from tasks.gates.gates import ledger_sentences
-from tasks.run.report import FINAL, cost_sentence
+from tasks.run.report import cost_sentence
 from tasks.run.run import Run, RunInputs
-from tasks.stages.canary import ended_by
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.validate import contract_key
 
@@ -287,10 +285,9 @@ def _drift_row(drift: ColumnDrift) -> str:
 
 def receipt_of(run: RunInputs, report: RunReport) -> Receipt | None:
     """The receipt of the run's own promotion; None if it promoted nothing, or its receipt is gone."""
-    if report.verdict not in ("promoted", "canary"):
+    if report.verdict != "promoted":
         return None
-    alias = run.spec.promote.alias if report.verdict == "promoted" else ALIAS
-    found = registry.read_alias(run.store, run.spec.model_name, alias)
+    found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
     if found is None:
         return None
     return registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
@@ -338,16 +335,14 @@ def _lines(draw: Callable[[], list[tuple[str, str]]]) -> list[str]:
         return []
 
 
-def announce(run: RunInputs, report: RunReport, flow_run: str | None = None) -> bool:
+def announce(report: RunReport, flow_run: str | None = None) -> bool:
     """Emit the events of a run's end; returns whether the server took all of them.
 
     Args:
         flow_run: whose page the events name; default: the one that is carried out here.
     """
-    told = [announce_verdict(report), announce_end(report, flow_run)]
-    if report.verdict in FINAL:  # a run that continues tells it then
-        told.append(_announce_canary_end(run))
-    return all(told)
+    both = [announce_verdict(report), announce_end(report, flow_run)]
+    return all(both)
 
 
 def note_untold(run: Run) -> None:
@@ -360,15 +355,3 @@ def note_untold(run: Run) -> None:
             )
     except TrainwrightError as error:
         log.warning("Prefect is never told how %s ended: %s", run.run_id, error)
-
-
-def _announce_canary_end(run: RunInputs) -> bool:
-    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning and False."""
-    if run.spec.promote.canary is None:
-        return True
-    try:
-        receipt = ended_by(run)
-    except TrainwrightError as error:
-        log.warning("Prefect was not told whether a canary ended: %s", error)
-        return False
-    return receipt is None or announce_canary_end(receipt, run.resolved.actor)

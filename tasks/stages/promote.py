@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,13 +30,13 @@ from data_contracts.pipeline_spec.promote import ExportGate
 from data_contracts.records import GateResult
 from infra import scratch
 from infra.gang.remote_job import lay_out
-from infra.models import canaries, registry
+from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.gates.gates import is_undecided, judge, lacking, more_rows, names_measure, refusing
 from tasks.run.run import Run
-from tasks.stages import approval, canary
+from tasks.stages import approval
 from tasks.stages.approval import met_requirements, signing_key
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.placement import run_here
@@ -70,8 +69,6 @@ def find_decision(
     found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
     if found is None:
         return None
-    if run.spec.promote.canary is not None and canaries.standing_canary(run.store, run.spec.model_name) is not None:
-        return None  # whatever this run's candidate is, the canary comes first
     return _decided(run, found, checkpoint, evaluation)
 
 
@@ -84,8 +81,6 @@ def move_alias(
     force: str | None = None,
 ) -> StageOutcome[Receipt]:
     """Make the candidate the champion if every gate is met, and a person approves if that is asked for.
-
-    With `promote.canary` it first stands as canary; one that stands already is scored, and promoted or withdrawn.
 
     If the alias moved meanwhile, the new champion is evaluated and the gate computed again.
 
@@ -103,7 +98,7 @@ def move_alias(
     why = None if force is None else checked_reason(force)
     while True:
         try:
-            return _after_canary(run, checkpoint, dataset, evaluation, why)
+            return _promote(run, checkpoint, dataset, evaluation, why)
         except PointerMoved:
             continue
 
@@ -118,8 +113,7 @@ def judged_or_held(
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
-    ahead = canary.outlook(run)
-    return "run", f"{JUDGED}{export_sentence(run)}{ahead}{asks}{'; ' if ledger else ''}{ledger}"
+    return "run", f"{JUDGED}{export_sentence(run)}{asks}{'; ' if ledger else ''}{ledger}"
 
 
 def rows_left(run: Run) -> str:
@@ -156,35 +150,10 @@ promote = Stage(
 def _decided(
     run: Run, pointer: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
 ) -> StageOutcome[Receipt] | None:
-    if made := _made_before(run, pointer) or canary.stood(run):
+    if made := _made_before(run, pointer):
         return made
     champion = registry.model_version(run.store, Ref.model_validate(pointer[0].value["model_version"]))
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
-
-
-def _after_canary(
-    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
-) -> StageOutcome[Receipt]:
-    """What becomes of the canary that stands, or of the candidate."""
-    ended = ""
-    if run.spec.promote.canary is not None:
-        found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-        if found is not None and (made := _made_before(run, found) or canary.stood(run)):
-            canary.tidy(run)
-            return made
-        done, ended = canary.decide_standing(run, dataset)
-        if done is not None:
-            return done
-    try:
-        done = _promote(run, checkpoint, dataset, evaluation, force)
-    except GateNotMet as error:
-        if not ended:
-            raise
-        raise type(error)(f"{ended}. {error.message}", remedy=error.remedy, details=error.details) from None
-    if not ended:
-        return done
-    sentence = f"{done.sentence}; {ended}"
-    return replace(done, sentence=sentence, handoff=done.handoff.model_copy(update={"sentence": sentence}))
 
 
 def _promote(
@@ -205,10 +174,7 @@ def _promote(
     key, required = signing_key(run), met_requirements(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
-    stands = theirs is not None and run.spec.promote.canary is not None
-    if stands:
-        hold = hold or canary.check_start(run, checkpoint, evaluation, force, _stays(run, previous))
-    by = None if stands else approval.approved(run, checkpoint, evaluation, gates, theirs, _state(found))
+    by = approval.approved(run, checkpoint, evaluation, gates, theirs, _state(found))
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""
@@ -231,9 +197,6 @@ def _promote(
         required=required,
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared) | exports
-    if theirs is not None and stands:
-        more = f"{checkpoint.passed_over}{lifted}{lacking(gates)}"
-        return canary.stand(run, theirs, version, receipt, provenance, more)
     current, kept = found[0] if found else None, without_hold(held, checkpoint.ref.id)
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)
     return StageOutcome(receipt, "ran", receipt.sentence, version.ref)

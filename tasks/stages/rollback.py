@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from data_contracts.alias_moves import ALIAS, Hold, Incident, VersionFacts
+from data_contracts.alias_moves import Hold, Incident, VersionFacts
 from data_contracts.approvals import MOST_REASON
 from data_contracts.errors import CorruptError, OnHold, UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Receipt, Ref
 from infra.approvals import protection
 from infra.models import registry
-from infra.models.canaries import is_of_canaries
 from infra.records.handoffs import read_handoff
-from infra.records.receipts import Holds, is_rollback, with_hold, without_hold
+from infra.records.receipts import Holds, has_ended, is_rollback, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
 from tasks.run.resolve import existing_version
 
@@ -49,7 +48,8 @@ def rollback(
         raise UsageError(f"{model}@{alias} is protected, so a rollback needs a reason.", remedy="Give --reason WHY.")
     why = checked_reason(reason) if reason else ""
     shown = checked_evidence(evidence)
-    _refuse_canary(store, model, alias, current)
+    if has_ended(current):
+        raise UsageError(f"{model}@{alias} was the alias of a canary that has ended, and names no version.")
     held = registry.holds(store, current)
     target = to if to is not None else _previous(store, model, alias, version, held)
     if target is None or target == version:
@@ -225,15 +225,6 @@ def _named(store: Store, model: str, alias: str) -> tuple[Versioned, int]:
             f"The model {model} has no alias {alias}.", remedy="`trainwright status` lists models and aliases."
         )
     return found
-
-
-def _refuse_canary(store: Store, model: str, alias: str, current: Versioned) -> None:
-    """UsageError for the alias of a canary, which begins and ends by `promote.canary`."""
-    if alias == ALIAS and is_of_canaries(store, current):
-        raise UsageError(
-            f"{model}@{alias} is the alias of a canary, which does not go back to another version.",
-            remedy=f"Take the canary back: `trainwright canary {model} --withdraw --reason WHY`.",
-        )
 
 
 def _previous(store: Store, model: str, alias: str, version: int, holds: Holds) -> int | None:

@@ -31,7 +31,6 @@ GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
     {
         "infra.processes.tied_to_parent": ("torch", "numpy", "pyarrow", "pydantic"),
         "infra.gang.rank_bootstrap": ("torch", "lightning", "prefect", "pyarrow", "numpy"),
-        "training.user.import_trial": ("torch", "lightning", "prefect", "pyarrow", "numpy"),
         "infra.gang.supervisor": ("torch", "lightning", "prefect"),
         "infra.gang.remote_job": ("torch", "lightning", "prefect"),
         "infra.orchestrator.gang": ("torch", "lightning", "prefect"),

@@ -326,7 +326,6 @@ COMMANDS = {
     "show": "show tiny@champion =",
     "show run": "show RUN =",
     "history": "history tiny =",
-    "canary": "canary tiny =",
     "report": "report RUN =",
     "diff": "diff RUN RUN =",
     "diff version": "diff tiny@1 RUN =",

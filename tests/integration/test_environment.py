@@ -117,20 +117,16 @@ def test_a_checkpoint_is_scored_in_its_own(ranks: int, line: dict[str, Any], pro
     assert evaluation.metrics == line["evaluate"].metrics
 
 
-def test_a_second_run_asks_neither_uv_nor_a_child(
-    line: dict[str, Any], project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_does_not_ask_uv(line: dict[str, Any], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(project.parent, "1.2.0")
     monkeypatch.setattr(cache, "_in_use", {})  # as another process
     monkeypatch.setattr(packages, "run_tied", None)
-    monkeypatch.setattr("tasks.run.spec_check.run_child", None)
     assert open_run(read_spec(project), recorded=False).resolved.code == line["run"].resolved.code
 
 
 @pytest.mark.parametrize(
     ("files", "overrides", "said"),
     [
-        ({"net.py": f"import absent.part\n{MODEL}"}, [], "net.Net cannot be imported: it needs the module absent"),
         ({}, ["train.lightning.model.class_path=prefect.Flow"], "there is no module prefect"),
         ({"requirements.txt": "numpy<2\n"}, [], "you require numpy>=2.2 and numpy<2"),
         ({"requirements.txt": "-e .\n"}, [], "-e is an option"),

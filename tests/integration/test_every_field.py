@@ -154,8 +154,6 @@ FIELDS = {
         "model": "events-net",
         "alias": "staging",
         "gates": [{"metric": "other/accuracy", "min": 0.5}, {"metric": "loss", "max": 1.0}],
-        # The first version has nothing to stand beside: tests/integration/test_canary_line.py carries this out.
-        "canary": {"within": "14d", "metric": "accuracy", "min_gain": 0.0, "confidence": 0.9, "min_rows": 500},
     },
 }
 

@@ -87,7 +87,7 @@ ENVIRONMENT = {"COLUMNS": "100", "DO_NOT_TRACK": "1", "PREFECT_API_URL": "", "GX
 # Read-only commands about the golden store, with arguments by which no answer depends on the day.
 ANSWERS = (
     *("show tiny@champion", "show tiny@nobody", "history tiny@champion", "diff tiny@1 tiny@2", "prove tiny@champion"),
-    *("checkpoints 20261122-185259-50d650", "canary tiny", "cost --since 2026-11-01", "nodes", "budget", "policy"),
+    *("checkpoints 20261122-185259-50d650", "cost --since 2026-11-01", "nodes", "budget", "policy"),
     *("status", "logs 20261122-185259-50d650", "validate {spec} --quiet", "drift {spec}"),
     *("gc --dry-run --keep-days 0 --grace-hours 0", "plan {spec} --no-estimate"),
 )

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts import handoffs
-from data_contracts.alias_moves import CanaryAsk, CanaryEnd, ObservationBatch
+from data_contracts.alias_moves import ObservationBatch
 from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.contract.file_statistics import FileStatistics, StatisticsGroup
 from data_contracts.costs import MonthCosts
@@ -36,7 +36,7 @@ from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
-           ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd,
+           ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch,
            FailureEvent, NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages]  # fmt: skip
 

@@ -13,17 +13,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, SHAKEDOWN, VERIFY
+from data_contracts.messages.children import EVALUATE, SHAKEDOWN, VERIFY
 from data_contracts.messages.commands import EXPORT, MODULE_MEMORY
 from data_contracts.messages.raw_data import CLUSTER_TASK, SHARD
 from infra.environments import cache
 from infra.environments.packages import closure, packages_folder
 
 ENTRIES = [
-    *(
-        child.module
-        for child in (EVALUATE, EXPORT, IMPORT_TRIAL, MODULE_MEMORY, CLUSTER_TASK, SHAKEDOWN, SHARD, VERIFY)
-    ),
+    *(child.module for child in (EVALUATE, EXPORT, MODULE_MEMORY, CLUSTER_TASK, SHAKEDOWN, SHARD, VERIFY)),
     "infra.gang.rank_bootstrap",
     "infra.processes.tied_to_parent",
     "training.fit.game_day_rank",

@@ -32,8 +32,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
     return SignedStore(tmp_path, None)
 
 
-def run_of(made: SignedStore, *require: str, sign: str | None = None, external: bool = False, **inputs: Any) -> Run:
-    spec = {**({} if external else SPEC), "promote": {"require": list(require), "sign": sign}}
+def run_of(
+    made: SignedStore, *require: str, sign: str | None = None, external: bool = False, canary: Any = None, **inputs: Any
+) -> Run:
+    spec = {**({} if external else SPEC), "promote": {"require": list(require), "sign": sign, "canary": canary}}
     return make_run(made.store, recorded=False, spec=spec, root=str(made.project), **{"commit": "c", **inputs})
 
 
@@ -57,6 +59,7 @@ def test_what_is_met_is_named(require: list[str], made: SignedStore) -> None:
         ("clean_commit", {"dirty": True}, "and the project has changes that are not committed"),
         ("clean_commit", {"commit": None}, "and the project is not in a Git repository"),
         ("clean_commit", {"sign": "file:no-such-key"}, "promote.sign: the key file .* cannot be read"),
+        ("clean_commit", {"canary": {"within": "14d", "metric": "accuracy"}}, "promote.canary is not carried out"),
     ],
 )
 def test_what_is_known_at_the_start_is_refused_there(
