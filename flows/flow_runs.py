@@ -63,7 +63,7 @@ from tasks.run.spec_check import SPEC_AT_HAND, LoadedSpec, read_spec
 from tasks.schedules import ConcurrencyLock, Skipped
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
-from tasks.stages.artifacts import announce, data_section, note_untold, run_image
+from tasks.stages.artifacts import announce, data_section, note_untold
 from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def as_state(run: Run, report: RunReport) -> State:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
         artifact_key(run, "report"),
-        artifacts.run_page(report, data_section(run), run_image(run, report)),
+        artifacts.run_page(report, data_section(run)),
         f"{report.pipeline}: {report.verdict}",
     )
     if not announce(report):

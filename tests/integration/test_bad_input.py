@@ -191,16 +191,6 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spec.parent
 
 
-def test_data_without_rows_is_rejected(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
-    written("rows.csv", "id,a,b,c,label\n")(tmp_path / "tiny")
-    sentence = refused(trainwright("validate", spec, "--json"), 3)
-    assert sentence == (
-        "The contract rejects the data: the data has no rows. Correct the data, or change the suite if the data is "
-        "right."
-    )
-
-
 def test_what_is_milder_than_fail_on_is_named_and_rejects_nothing(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
     expected = [

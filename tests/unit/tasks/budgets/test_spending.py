@@ -14,8 +14,7 @@ from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, 
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, BudgetWarning
-from infra.budgets import Executed, Ledger, apply_rules
-from infra.orchestrator import events
+from infra.budgets import Executed, apply_rules
 from infra.store import Store, layout, open_store
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
@@ -165,23 +164,6 @@ def test_shares_are_warned_of_once_in_a_period(
     assert seen == [f"The budget all ({NOW}) has reached 20% of its limit: 60.00 of 100.00 USD are used or reserved."]
     assert [(pipeline, warning.share) for _, pipeline, warning in told] == [("p", 0.2)]
     assert caplog.text.count("The budget all") == 1
-
-
-@pytest.mark.parametrize(("share", "event"), [(0.8, "trainwright.budget.warned"), (1.0, "trainwright.budget.exceeded")])
-def test_the_events_have_stable_names(share: float, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect.context import FlowRunContext
-
-    sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(events, "send", lambda *what: sent.append(what))
-    about: dict[str, Any] = {"budget": "sales", "period": "2026-11", "unit": "USD", "run_id": "r", "at": "x"}
-    warning = BudgetWarning(share=share, used=8, limit=10, **about)
-    events.announce_budget(warning, "p")
-    assert sent == [], "outside of a flow there is no server"
-    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: object()))
-    events.announce_budget(warning, "p")
-    [(name, resource, payload, _, pipeline)] = sent
-    assert (name, resource["prefect.resource.id"], pipeline) == (event, "trainwright.budget.sales", "p")
-    assert (payload["share"], payload["used"], payload["limit"], payload["unit"]) == (share, 8, 10, "USD")
 
 
 def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> None:
@@ -342,10 +324,3 @@ def test_a_run_that_is_refused_while_it_reserves_holds_nothing_afterwards(store:
     with pytest.raises(OverBudget):
         carry_out(run_in(store, here=DEAR), budgets.admit)
     assert budget_period.ledger(store).balance().holds == {}
-
-
-def test_ledgers_of_other_budgets_stay_apart(store: Store) -> None:
-    first = limited(store, {"hours": 1.0})
-    other = Ledger(store, "other", first.budget.scope, NOW, "node-hours")
-    first.ledger(store).settle({Executed("r0", "1-a"): 0.5})
-    assert other.balance().spent == 0

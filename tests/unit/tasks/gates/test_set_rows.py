@@ -72,7 +72,6 @@ def test_units_and_slices_follow_the_stored_order(run: Run, tmp_path: Path, monk
     assert np.flatnonzero(found.slices["young"]).tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert np.flatnonzero(found.slices["abroad"]).tolist() == [n for n in range(20) if n % 3]
     units = found.units
-    assert units is not None
     groups = {frozenset(np.flatnonzero(units == one).tolist()) for one in np.unique(units)}
     alone = [{0}, {1}, {2, 3}]  # a row without a customer is a unit of its own
     assert groups == set(map(frozenset, [*alone, *({n, n + 1, n + 2, n + 3} for n in range(4, ROWS, 4))]))
@@ -190,7 +189,6 @@ def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path)
     """In a process of its own, as `plan` does."""
     spec = write_project(tmp_path / "tiny", {"store": "../store"})
     made = shard.find_or_make(open_run(read_spec(spec), recorded=False), None).handoff
-    assert made is not None
     code = (
         "import sys; from tasks.run.run import open_run; from tasks.run.spec_check import read_spec; "
         "from tasks.gates.set_rows import read_test_rows; from data_contracts.handoffs import Dataset; "

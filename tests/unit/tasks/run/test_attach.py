@@ -65,7 +65,6 @@ def opened(spec: Path, key: str = "k") -> Run:
 def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
     """The answers of two processes with one key: the second comes and waits before the first goes on."""
     caplog.set_level("INFO")
-    assert line.gate is not None
     answers: list[Any] = []
     threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
     threads[0].start()
@@ -150,12 +149,6 @@ def test_what_ended_while_it_was_waited_for_is_repeated_only_if_its_cause_lay_ou
     answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == calls
     assert [one.sentence for one in answers] == [str(error)] * 2
-
-
-def test_another_key_is_another_run(spec: Path) -> None:
-    line = Line(ContractRejected("no"), ContractRejected("no"))
-    assert attach(line)(opened(spec, "a")).run_id != attach(line)(opened(spec, "b")).run_id
-    assert line.calls == 2
 
 
 def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:

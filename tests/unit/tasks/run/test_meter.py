@@ -130,7 +130,6 @@ def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> N
     assert one.ended == one.gangs[0].nodes[0].released, "the last that is known of it"
     assert {each.cause for each in charges(one) if each.node == 0} == {"work"}
     pointer = store.pointer(layout.usage_beat("r1", one.execution)).read()
-    assert pointer is not None
     assert pointer.value["follows"] == [Followed(stage="train", where="trainings/k-0", local=False).to_json()]
 
 

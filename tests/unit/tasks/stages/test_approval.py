@@ -71,8 +71,11 @@ class Waiting:
 
 
 def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
-    run = Waiting(place, 1)
+    run = Waiting(place, 1, manual=False)
+    run.begin(require=["approved"])  # as approval: manual
+    assert stage.pending(run.run) is None
     asked = run.waits()
+    assert stage.pending(run.run) == asked
     assert (asked.n, asked.champion, asked.candidate) == (0, None, place.checkpoints[1].ref)
     assert [one.met for one in asked.gates] == [True, True]
     span = datetime.fromisoformat(asked.deadline) - datetime.fromisoformat(asked.asked_at)
@@ -81,6 +84,7 @@ def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(
     assert registry.read_alias(place.store, "tiny", "champion") is None
     assert place.store.list(layout.models("tiny")) == [], "no version before the answer"
     run.answered()
+    assert stage.pending(run.run) is None
     receipt = run.resumed()
     assert receipt.version == 1
     approval = receipt.approval
@@ -204,27 +208,6 @@ def test_decisions_about_protection_are_kept_and_a_gap_is_damage(place: Place) -
         Waiting(place, 1, manual=False).resumed()
 
 
-def test_a_plan_and_a_reader_know_what_is_pending(place: Place) -> None:
-    run = Waiting(place, 1)
-    assert stage.is_asked_for(run.run)
-    assert stage.pending(run.run) is None
-    asked = run.waits()
-    assert stage.pending(run.run) == asked
-    run.answered()
-    assert stage.pending(run.run) is None
-
-
-def test_a_forced_promotion_keeps_its_reason_and_the_hold(place: Place) -> None:
-    place.promoted(1)
-    place.promoted(2)
-    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
-    receipt = place.promoted(2, force="the test set was wrong", run_id="forced").handoff
-    assert (receipt.force.by, receipt.force.reason) == ("bob", "the test set was wrong")
-    assert "ann rolled version 2 back" in receipt.force.sentence
-    assert registry.history(place.store, "tiny", "champion")[-1].force == receipt.force
-    assert place.promoted(3).handoff.force is None
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[SigningKey]:
     """Three private keys: of two approvers and of a stranger; two algorithms."""
@@ -313,14 +296,6 @@ def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
     with pytest.raises(CorruptError, match=r"which the run run-1 does not promote to"):
         run.resumed()
     assert registry.read_alias(place.store, "tiny", "champion") is None
-
-
-def test_require_approved_asks_too(place: Place) -> None:
-    run = Waiting(place, 1, manual=False)
-    run.begin(require=["approved"])
-    run.waits()
-    run.answered()
-    assert run.resumed().approval.by == "ada"
 
 
 def test_an_approval_does_not_survive_a_rollback_and_a_release(place: Place) -> None:

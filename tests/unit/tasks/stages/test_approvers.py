@@ -250,7 +250,6 @@ def test_a_signed_answer_says_what_it_is_about(place: Place, keys: dict[str, Sig
     asked = run.waits()
     run.answered(key=keys["ada"])
     stored = approvals.stored_answer(place.store, asked)
-    assert stored is not None
     said = json.loads(stored.signed_bytes)["about"]
     assert (said["model"], said["alias"], said["champion"]) == ("tiny", "champion", "")
     assert said["candidate"] == place.checkpoints[1].ref.id

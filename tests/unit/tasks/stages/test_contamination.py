@@ -82,20 +82,16 @@ def test_a_row_of_train_in_test_rejects_the_split_and_is_named(tmp_path: Path) -
     with pytest.raises(ContractRejected):
         shard(run, None)
     found = shard.stored(run, None)  # as `plan` and a later run find it
-    assert found is not None
-    assert found.error is not None
     assert found.error.message == done.error.message
     report = read_handoff(run.store, comparison(run), ContaminationReport)
     assert (report.columns, report.label) == (["a", "b", "c"], ["label"])
     assert report.rows == {"train": 20, "val": 6, "test": 11}
-    assert report.conflicts is not None
     assert (report.conflicts.groups, report.conflicts.rows) == (1, 2)
 
 
 def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Path, here: list[str]) -> None:
     plain = opened(tmp_path / "tiny", None)
     before = shard.find_or_make(plain, None)
-    assert before.handoff is not None
     assert shard.stored(plain, None).handoff == before.handoff
     run = opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]})
     assert dataset_key(run) == dataset_key(plain)
@@ -296,7 +292,6 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
     report = validate(run)
     assert (report.rows, report.accepted) == (40, True)
     profile = read_profile(run.store, report.ref)
-    assert profile is not None
     assert {one.name for one in profile.columns} == {"document", "position", "pieces", "offset", "length", "text"}
     done = shard.find_or_make(run, report)
     assert done.error is None
@@ -307,5 +302,4 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
     twice = documents(2)
     assert dataset_key(twice) != dataset_key(run)
     rejected = validate.find_or_make(twice)  # two lines are longer than the suite allows
-    assert rejected.error is not None
     assert "expect_column_values_to_be_between on length: 20 of 20 rows" in rejected.error.message

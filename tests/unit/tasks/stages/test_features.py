@@ -63,7 +63,6 @@ def report_of(run: Run) -> ContractReport:
     key = features_key(run, dataset)
     assert key is not None
     report = features_report(run, key)
-    assert report is not None
     assert report.ref is not None
     assert read_profile(run.store, report.ref) is None  # a transform may write a sensitive column under another name
     return report
@@ -86,7 +85,6 @@ def test_a_reused_dataset_is_read_for_it_and_then_no_more(folder: Path, monkeypa
     report = report_of(run)
     assert report.ref is not None
     parents = run.store.manifest(report.ref).provenance["parents"]
-    assert first.ref is not None
     assert [parent["uri"] for parent in parents] == [first.ref.uri]
     monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
     assert shard.find_or_make(opened(folder, IN_TWO), None).status == "reused"
@@ -95,7 +93,6 @@ def test_a_reused_dataset_is_read_for_it_and_then_no_more(folder: Path, monkeypa
 def test_rows_that_break_it_end_the_run_in_shard_before_anything_is_trained(folder: Path) -> None:
     run = opened(folder, IN_ONE, sensitive=["twice", "id"][1:])
     done = shard.find_or_make(run, validate(run))
-    assert done.error is not None
     assert done.error.exit_code == 3
     said = "contract.features: The contract rejects the shards: expect_column_values_to_be_between on twice: "
     assert done.error.message.startswith(said)
@@ -110,7 +107,6 @@ def test_rows_that_break_it_end_the_run_in_shard_before_anything_is_trained(fold
 def test_a_column_that_the_transform_does_not_make_is_one_sentence(folder: Path) -> None:
     run = opened(folder, E("column_values_to_not_be_null", column="a"))
     done = shard.find_or_make(run, validate(run))
-    assert done.error is not None
     assert "the data has no column a (it has id, twice, pixels, label)" in done.error.message
 
 

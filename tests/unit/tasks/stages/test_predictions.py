@@ -76,7 +76,6 @@ def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "contract.predictions on evaluate.sets.hard: 4 rows meet 1 expectation"
     )
     report = predictions_report(run, evaluation, "hard")
-    assert report is not None
     assert report.ref is not None
     parents = run.store.manifest(report.ref).provenance["parents"]
     assert [parent["uri"] for parent in parents] == [evaluation.ref.uri]
@@ -89,7 +88,6 @@ def test_a_share_that_is_too_large_ends_the_run_with_the_set_the_rows_and_the_co
     run = opened(tmp_path, RARE)
     evaluation = evaluated(run, SCORES)
     found = with_predictions(run, evaluation, done(evaluation), make=True)
-    assert found.error is not None
     assert found.error.exit_code == 3
     said = ("contract.predictions on evaluate.sets.hard: The contract rejects the predictions: "
             "expect_column_values_to_not_be_in_set on prediction: 4 of 4 rows (rows 0, 1, 2, 3)")  # fmt: skip
@@ -110,9 +108,7 @@ def test_with_sensitive_columns_no_prediction_is_shown(tmp_path: Path) -> None:
     run = opened(tmp_path, RARE, E("mean_to_be_between", max_value=0.5), sensitive=["a"])
     evaluation = evaluated(run, {"": SCORES["hard"]})
     found = with_predictions(run, evaluation, done(evaluation), make=True)
-    assert found.error is not None
     report = predictions_report(run, evaluation, "")
-    assert report is not None
     assert [(one.values, one.observed) for one in report.failures] == [(["•••"] * 4, ""), ([], "")]
     assert " such as 1" not in found.error.message
 
@@ -121,7 +117,6 @@ def test_a_model_without_predictions_is_one_sentence(tmp_path: Path) -> None:
     run = opened(tmp_path, NOT_NULL)
     evaluation = evaluated(run, {"": torch.zeros(0, 2)})
     found = with_predictions(run, evaluation, done(evaluation), make=True)
-    assert found.error is not None
     assert found.error.exit_code == 2
     assert found.error.message == "contract.predictions: the set has no rows."
 
@@ -141,18 +136,15 @@ def test_only_a_spec_that_asks_has_another_key(tmp_path: Path) -> None:
 def test_the_example_in_the_docs_is_as_it_says(tmp_path: Path, repository: Path) -> None:
     page = (repository / "docs/evaluate.md").read_text()
     block = re.search(r"```yaml\n(contract:\n.*?)```", page, re.DOTALL)
-    assert block is not None
     asked = yaml.safe_load(block[1])["contract"]["predictions"]["suite"]["expectations"]
     run = opened(tmp_path, *asked)
     good = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[0.2, 0.8]] * 10)})
     assert with_predictions(run, good, done(good), make=True).error is None
     one_class = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 98 + [[0.2, 0.8]] * 2)}, 1)
     found = with_predictions(run, one_class, done(one_class), make=True)
-    assert found.error is not None
     assert "expect_column_values_to_be_in_set on prediction: 98 of 100 rows" in found.error.message
     broken = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[float("nan"), 1.5]] * 10)}, 2)
     found = with_predictions(run, broken, done(broken), make=True)
-    assert found.error is not None
     assert "expect_column_values_to_not_be_null on prediction: 10 of 100 rows" in found.error.message
     assert "expect_column_values_to_be_between on prediction_1: 10 of 100 rows" in found.error.message
 
@@ -162,5 +154,4 @@ def test_a_metric_without_a_value_ends_the_run_after_the_contract(tmp_path: Path
     for number, (scores, code) in enumerate([(SCORES[""], 4), (SCORES[""] * float("nan"), 3)]):
         evaluation = evaluated(run, {"": scores}, number).model_copy(update={"undecided": "accuracy has no value."})
         found = with_predictions(run, evaluation, done(evaluation), make=True)
-        assert found.error is not None
         assert found.error.exit_code == code

@@ -14,7 +14,6 @@ from data_contracts.run_report import Cost
 from flows.stages import verbs
 from infra import stopping
 from infra.garbage import Limits, collect
-from infra.models import registry
 from infra.store import layout
 from tasks.queries.proof import prove
 from tasks.run.report import report
@@ -23,7 +22,6 @@ from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate, evaluation_key
 from tasks.stages.promote import promote
-from tasks.stages.rollback import rollback
 from tasks.stages.shard import sets_to_score, shard
 from tasks.stages.train import train
 from tasks.stages.trainings import find_training, trained_with, training_key
@@ -125,7 +123,6 @@ def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Pa
     dataset = shard(run, validate(run))
     key = training_key(run, dataset)
     _, checkpoint, _ = find_training(run, key)
-    assert checkpoint is not None
     mark = layout.quarantined(checkpoint.ref.uri)
     run.store.create_json(mark, {"schema_version": 1, "reason": "not finite"})
     try:
@@ -147,25 +144,6 @@ def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path,
     again = reopen_run(run.run_id, str(store))
     assert find_training(again, key)[:2] == (training, made)
     assert find_training(opened(spec, store, fresh=True), key)[1] is None
-
-
-def test_a_promotion_that_was_cut_off_after_the_alias_moved_still_says_promoted(spec: Path, tmp_path: Path) -> None:
-    run = opened(spec, tmp_path / "store")
-    assert line(run).decision == "promoted"
-    again = reopen_run(run.run_id, str(tmp_path / "store"))
-    receipt = line(again)
-    assert (receipt.decision, again.live.results["promote"].status) == ("promoted", "ran")
-    other = opened(spec, tmp_path / "store")
-    assert line(other).decision == "unchanged"
-    assert len(registry.history(run.store, "tiny", "champion")) == 1
-
-
-def test_going_back_twice_goes_back_by_two_versions(spec: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    for seed in (1, 2, 3):
-        line(opened(spec, store, f"train.seed={seed}", "promote.gates=[]"))
-    held = opened(spec, store).store
-    assert [rollback(held, "tiny", "champion", None, {"run_id": "r"}).version for _ in range(2)] == [2, 1]
 
 
 def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path, tmp_path: Path) -> None:
