@@ -16,7 +16,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch.utils import _pytree as pytree
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from data_contracts.errors import (
     CorruptError,
@@ -406,12 +406,13 @@ def _last_batch(trainer: L.Trainer) -> float:
 
 def _described(batch: Any) -> str:
     """The types and shapes in a batch, of its first parts."""
-    leaves = pytree.tree_leaves(batch)[:6]
+    leaves: list[Any] = []
+    apply_to_collection(batch, (torch.Tensor, str, int, float), leaves.append)
     return ", ".join(
         f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
         if isinstance(leaf, torch.Tensor)
         else type(leaf).__name__
-        for leaf in leaves
+        for leaf in leaves[:6]
     )
 
 

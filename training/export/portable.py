@@ -312,7 +312,7 @@ def _untraceable(error: BaseException, operations: _Operations, root: Path) -> U
     # Searched, never shown.
     text = "".join(traceback.format_exception_only(error))
     fixed = "Constraints violated" in text or "specialized" in text
-    ours = isinstance(error, RuntimeError | NotImplementedError | torch._dynamo.exc.TorchDynamoException)
+    ours = isinstance(error, RuntimeError | NotImplementedError)
     if not ours and raised_in_project(error, root):
         return UserCodeError(
             f"The module raised {describe(error, root)} while it was traced with zeros.",

@@ -78,6 +78,8 @@ EXACT = Tolerance(atol=0, rtol=0)
 _REMEDY = "Export another format, or state the difference that you accept with --atol and --rtol."
 # Loading torch on a busy machine takes long; a graph that computes for ever must not hang an export.
 _LIMIT_S = 3600
+# Without `site`, which would read the .pth file of an editable installation of ours.
+_START = "import runpy, sys; sys.path += sys.argv[3:]; runpy.run_path(sys.argv[1], run_name='__main__')"
 # Packages that decide what a file holds, or that read it.
 _PACKAGES = {
     "safetensors": ("torch", "safetensors"),
@@ -223,9 +225,10 @@ def run_fresh(
         (folder.path / "task.json").write_text(json.dumps({**task, "batches": list(batches)}))
         arrays: dict[str, Any] = {str(at): value.numpy() for at, value in enumerate(inputs.values())}
         np.savez(folder.path / "inputs.npz", **arrays)
-        script = Path(fresh_run.__file__)
+        packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        script = [fresh_run.__file__, str(folder.path), *packages]
         done = subprocess.run(
-            [sys.executable, "-I", "-W", "ignore", str(script), str(folder.path)],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _START, *script],
             cwd=folder.path,
             capture_output=True,
             text=True,

@@ -6,7 +6,6 @@ folder: `rank-<r>.done.json`, or `rank-<r>.error.json` with the cause. The cause
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import traceback
@@ -15,7 +14,6 @@ from pathlib import Path
 from data_contracts.errors import TrainwrightError
 from data_contracts.quoting import type_and_text
 from infra.gang.rank_files import SCRATCH, RankFiles
-from infra.processes.light_imports import light_imports
 from training.fit.launch_context import Context, MakeCallbacks, read_context
 from training.fit.reports import Reports
 
@@ -31,9 +29,8 @@ def main(extra: MakeCallbacks | None = None) -> int:
     reports.pulse()
     prepare(context)
     try:
-        with light_imports():
-            from training.fit.assembly import train
-        gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
+        from training.fit.assembly import train
+
         checkpoint, summary = train(context, reports, extra)
     except BaseException as error:
         traceback.print_exc()

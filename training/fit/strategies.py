@@ -46,7 +46,6 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
@@ -56,7 +55,7 @@ from training.checkpoint.files import WEIGHTS, Get, TensorReader, as_named, read
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 from training.user.ready import after_configuring
 
-_BUCKET_BYTES = 25 * 2**20
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 # Containers have no forward of their own in which their parameters could be gathered.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -249,12 +248,16 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def _share_buffers(self) -> None:
         assert self.lightning_module is not None
-        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
-        if buffers:
-            everyone = dist.group.WORLD
-            assert everyone is not None
-            with torch.no_grad():
-                dist._broadcast_coalesced(everyone, buffers, _BUCKET_BYTES, 0)
+        by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+        for buffer in self.lightning_module.buffers():
+            by_type[buffer.dtype].append(buffer)
+        with torch.no_grad():
+            for buffers in by_type.values():
+                together = torch.cat([buffer.reshape(-1) for buffer in buffers])
+                dist.broadcast(together, 0)
+                parts = together.split([buffer.numel() for buffer in buffers])
+                for buffer, part in zip(buffers, parts, strict=True):
+                    buffer.copy_(part.view_as(buffer))
 
     def _shard(self, module: LightningModule) -> None:
         names = ("replicate", "shard") if self._mesh[0] > 1 else ("shard",)
@@ -627,7 +630,7 @@ class _OnCpu(TorchSyncBatchNorm):
 
 
 def _norms(model: nn.Module) -> list[Any]:
-    return [part for part in model.modules() if isinstance(part, _BatchNorm)]
+    return [part for part in model.modules() if isinstance(part, _BATCH_NORMS)]
 
 
 def _forward(norm: Any, given: Tensor) -> Tensor:

@@ -11,20 +11,15 @@ from __future__ import annotations
 import os
 import sys
 
-from infra.processes.light_imports import light_imports
-
-# An agent has no tensors: without torch's imports for them, it starts in two thirds of the processor time.
-OF_TENSORS = frozenset({"torch._meta_registrations", "torch.ao", "torch.distributions", "torch.export", "torch.onnx"})
-with light_imports(OF_TENSORS, lasting=True):
-    import torch.distributed.run
-    from torch.distributed import TCPStore
-    from torch.distributed.elastic.rendezvous import (
-        RendezvousInfo,
-        RendezvousParameters,
-        rendezvous_handler_registry,
-        static_tcp_rendezvous,
-    )
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+import torch.distributed.run
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousInfo,
+    RendezvousParameters,
+    rendezvous_handler_registry,
+    static_tcp_rendezvous,
+)
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 BACKEND = "bound"
 # The default of torch's static rendezvous.

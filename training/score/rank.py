@@ -22,7 +22,6 @@ from data_contracts.quoting import PROJECT
 from infra.code_bundle import unpack
 from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, store_options
 from infra.gang.remote_job import lay_out
-from infra.processes.light_imports import light_imports
 from infra.store import open_store
 from infra.store.records import parsed
 from training.fit.reports import Reports, watch_collectives
@@ -65,9 +64,8 @@ def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Re
     Args:
         paths: folders of what the job needs, by id.
     """
-    with light_imports():
-        from training.score import evaluate_worker, verify_worker
-        from training.score.team import team_of
+    from training.score import evaluate_worker, verify_worker
+    from training.score.team import team_of
 
     watch_collectives(reports.activity)
 

@@ -21,7 +21,6 @@ from data_contracts.errors import SpecError, TrainwrightError, UsageError
 from data_contracts.messages.raw_data import OWN_CONTRACT, ContractOutcome, ContractRequest
 from infra.contract import contract_worker
 from infra.processes.child_main import Report, child_main
-from infra.processes.light_imports import light_imports
 from training.user.imports import add_project, load_class, raised_in_project, user_code
 
 
@@ -33,8 +32,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         UserCodeError: the user's code raised where Great Expectations does not catch it.
     """
     assert request.project is not None
-    with light_imports():
-        load_great_expectations()
+    load_great_expectations()
     root = add_project(request.project)
     classes = _classes(request, root)
     with _blamed(root):

@@ -50,7 +50,6 @@ CASES: dict[str, tuple[Bound, dict[str, Any], dict[str, Any], str, dict[str, Any
         "micro_batch_size 64",
         {"micro_batch_size": 64},
     ),
-    "unknown": ("unknown", {}, {}, "`.compile()`", {}),
     "the optimizer": ("calls", {"lightning": optimizer("torch.optim.Adam")}, LONG_STEP, "fused true for Adam", {}),
     "by its short name": ("memory", {"lightning": optimizer("AdamW", lr=1)}, LONG_STEP, "fused true for AdamW", {}),
     "not most of the work": ("calls", {"lightning": optimizer("AdamW")}, SHORT_STEP, "`.compile()`", {}),
@@ -71,7 +70,7 @@ def test_a_fused_optimizer_keeps_its_other_arguments() -> None:
 
 
 def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50}
+    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "recorded": 20}
     return StepProfile(**{**usual, "step_s": [1.0], "phases": {}, **facts})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import Operation, StepProfile
-from tasks.profile import PARTS, Change, Profiled, Roofline, SpeedComparison, profile_page, result, sentence
+from tasks.profile import PARTS, Change, Profiled, SpeedComparison, profile_page, result, sentence
 from tests.support.html_elements import Elements
 from tests.support.runs import make_run
 
@@ -16,13 +16,12 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def found(**changes: Any) -> Profiled:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 2}
+    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "recorded": 2}
     operations = [Operation(name=HOSTILE, calls=4, seconds=2.0)]
     profile = StepProfile(**usual, step_s=[1.0] * 20, phases={}, operations=operations)
     facts: dict[str, Any] = {
         "profile": profile,
         "parts": {**dict.fromkeys(PARTS, 0.0), "forward": 0.75, "data": 0.25},
-        "roof": Roofline(0.5, 0.75),
         "bound": "memory",
         "change": Change("Compile it.", "The same model."),
         "comparison": SpeedComparison(100.0, 150.0, helps=True),
@@ -63,10 +62,7 @@ def test_the_result_of_the_change(changes, said):
 
 
 def test_what_was_not_measured_is_said() -> None:
-    bare = found().profile.model_copy(update={"traced": 0, "operations": []})
-    page = found(profile=bare, roof=None, change=None, comparison=None, bound="transfer")
+    page = found(change=None, comparison=None, bound="transfer")
     _, text = shown(profile_page(RUN, page))
     assert "No change is known" in text
-    assert "were not counted" in text
-    assert "There is no trace" in text
     assert sentence(page) == "bound by copies to the device"
