@@ -129,7 +129,7 @@ def bound_by(profile: StepProfile, parts: Mapping[str, float]) -> Bound:
     work = sum(parts[part] for part in _WORK)
     if waits[longest] > work:
         return longest
-    if 2 * profile.busy_s < work * profile.recorded:
+    if 2 * profile.busy_s < work * profile.traced:
         return "calls"
     return "compute" if 2 * profile.products_s >= profile.busy_s else "memory"
 
@@ -516,7 +516,7 @@ def _before_and_after(compared: SpeedComparison | None) -> str:
 
 
 def _operations(profiled: Profiled) -> Markup:
-    steps = profiled.profile.recorded
+    steps = profiled.profile.traced
     rows = [
         (operation.name, f"{operation.calls / steps:,.1f}", _time(operation.seconds / steps))
         for operation in profiled.profile.operations

@@ -155,8 +155,9 @@ class ProfiledSteps(L.Callback):
             self.profiler.start()
         else:
             self.profiler.step()
-        model = loop.trainer.strategy.model
         if self.current == self._request.warmup + self._request.steps:
+            model = loop.trainer.strategy.model
+            assert isinstance(model, nn.parallel.DistributedDataParallel)
             self._stack.enter_context(model.no_sync())
 
     def passes_over(self, loop: StepLoop) -> bool:
@@ -209,10 +210,11 @@ def steps_of(events: Iterable[FunctionEvent]) -> list[dict[str, float]]:
 
 def _named_from(event: FunctionEvent) -> list[FunctionEvent]:
     """The event and the parts around it, up to its step."""
-    named = [event]
-    while (event := event.cpu_parent) is not None:
-        if event.name.startswith((_PREFIX, _STEP)):
-            named.append(event)
+    named, parent = [event], event.cpu_parent
+    while parent is not None:
+        if parent.name.startswith((_PREFIX, _STEP)):
+            named.append(parent)
+        parent = parent.cpu_parent
     return named
 
 
@@ -380,7 +382,7 @@ def _answer(
         },
         data_cause=max(spent, key=lambda name: spent[name], default=""),
         exchange_s=exchange_s(timed, unsynchronised),
-        recorded=len(recorded),
+        traced=len(recorded),
         busy_s=sum(row.seconds for row in busy),
         products_s=sum(row.seconds for row in busy if _PRODUCTS.search(row.name)),
         checkpoint_s=recorded[-1].get("checkpoint"),

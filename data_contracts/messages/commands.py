@@ -164,7 +164,7 @@ class Operation(Record):
     seconds: float
 
 
-class StepProfile(Message):
+class StepProfile(Message, extra="ignore"):
     """Where the time of the timed steps went, on rank 0.
 
     Attributes:
@@ -176,7 +176,7 @@ class StepProfile(Message):
         data_cause: what took longest while batches were prepared.
         exchange_s: seconds that the backward passes of the middle step take longer than those of one that exchanges no
             gradients; None: not measured.
-        recorded: steps of the trace, with those that exchange no gradients.
+        traced: steps of the trace, with those that exchange no gradients.
         busy_s: seconds of the recorded steps in operations that are not short; products_s: of these, in matrix
             products, convolutions, attention and recurrent layers.
         checkpoint_s: seconds that a checkpoint holds the steps; None: not measured.
@@ -192,7 +192,7 @@ class StepProfile(Message):
     phases: dict[str, float]
     data_cause: str = ""
     exchange_s: float | None = None
-    recorded: int
+    traced: int = 0
     busy_s: float = 0.0
     products_s: float = 0.0
     checkpoint_s: float | None = None

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -182,7 +182,7 @@ def write_onnx(
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
-        raise _unconverted(error, course.places) from error
+        raise _unconverted(error) from error
     for graph in (made.model.graph, *(function.graph for function in made.model.functions.values())):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -193,18 +193,14 @@ def write_onnx(
     onnx.checker.check_model(str(path))
 
 
-def _unconverted(error: Exception, places: Mapping[str, str]) -> UserCodeError:
+def _unconverted(error: Exception) -> UserCodeError:
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
     # Searched, never shown.
     text = "".join(traceback.format_exception_only(error))
     operation = re.search(r"OpOverload\(op='([\w.]+)'", text) or re.search(r"torch\.ops\.([\w.]+)", text)
     if operation is None:
         return Untraceable(f"The ONNX exporter failed: {describe(error)}.", remedy="Export it with --to torch.")
-    name = operation[1]
-    # A decomposition's name begins with an underscore; torch.linalg.svd is aten.linalg_svd.
-    bare = name.rpartition(".")[2].lstrip("_")
-    place = next((place for called, place in places.items() if called.replace(".", "_").endswith(bare)), "")
-    return Untraceable(f"ONNX has no form of the operation {name}{place}.", remedy="Export it with --to torch.")
+    return Untraceable(f"ONNX has no form of the operation {operation[1]}.", remedy="Export it with --to torch.")
 
 
 def batches_of(num_rows: int) -> list[tuple[int, int]]:

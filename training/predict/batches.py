@@ -28,39 +28,12 @@ from training.formats.schema import conform_rows, field_of, holds, narrow, tenso
 from training.loader import stored_order
 from training.loader.rows import Fixed, columns_of, names_of
 from training.predict.raw_rows import RawRows, block_rows, label_columns, no_column, type_from
-from training.shard.first_pass import TRANSFORM_ROWS, checked_rows, fewest_rows
+from training.shard.first_pass import checked_rows, fewest_rows
 from training.user.imports import add_project, borrowed, load_callable
 from training.user.ready import batch_transform
 
 # Bytes of a group's tensors and predictions; a group has one batch at least.
 GROUP_BYTES = 2**24
-# Rows that are prepared at once if there is no transform.
-_AT_ONCE = 2**14
-
-
-@dataclass(frozen=True)
-class Units:
-    """How many rows are prepared together, and where an interrupted attempt can continue.
-
-    Attributes:
-        at_once: most rows that are prepared together.
-        block: no group crosses the end of a block.
-        resume: a part ends at a multiple of this many rows.
-    """
-
-    at_once: int
-    block: int
-    resume: int
-
-
-def units_of(request: PredictRequest) -> Units:
-    """With a transform, which may look at neighbouring rows, each attempt prepares the same rows together."""
-    size = request.batch_size
-    if request.transform is not None:
-        block = block_rows(size, TRANSFORM_ROWS)
-        return Units(TRANSFORM_ROWS, block, block)
-    block = block_rows(size, _AT_ONCE)
-    return Units(block, block, size)
 
 
 @dataclass
@@ -101,12 +74,11 @@ class Batches:
         grouped: whether it yields lists of batches; else each batch by itself.
     """
 
-    def __init__(
-        self, raw: RawRows, features: Features, request: PredictRequest, units: Units, first: int, *, grouped: bool
-    ) -> None:
-        """Begin at row `first`, where a unit of `Units.resume` begins; `grouped` as below."""
+    def __init__(self, raw: RawRows, features: Features, request: PredictRequest, first: int, *, grouped: bool) -> None:
+        """Begin at row `first`, where a block begins; `grouped` as below."""
         self._raw, self._features, self._keep = raw, features, request.keep
-        self._size, self._first, self._units, self.grouped = request.batch_size, first, units, grouped
+        self._size, self._first, self.grouped = request.batch_size, first, grouped
+        self._block = block_rows(request.batch_size)
         self.waiting: deque[Group] = deque()
         self.only_none = False
         self.output_bytes: float | None = None
@@ -120,11 +92,11 @@ class Batches:
         rows: list[pa.Table] = []
         kept: list[pa.Table] = []
         have, at = 0, self._first
-        for first, batch in raw.batches(self._first, self._units.block, self._units.at_once):
+        for first, batch in raw.batches(self._first, self._block):
             rows.append(features.rows(first, batch))
             kept.append(self._beside(batch))
             have += batch.num_rows
-            at_end = (first + batch.num_rows) % self._units.block == 0
+            at_end = (first + batch.num_rows) % self._block == 0
             ready = have if at_end else have - have % size
             if ready:
                 yield from self._of(at, rows, kept, ready)

@@ -25,7 +25,7 @@ from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.batches import Batches, Features, Group, bytes_in, copied, steps_of, units_of
+from training.predict.batches import Batches, Features, Group, bytes_in, copied, steps_of
 from training.predict.output import (
     UnfinishedOutput,
     join,
@@ -38,13 +38,13 @@ from training.predict.output import (
     schema_of,
     suffix_of,
 )
-from training.predict.raw_rows import input_rows_shown, look_at
+from training.predict.raw_rows import block_rows, input_rows_shown, look_at
 from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.two_passes import Meter
 from training.user.imports import user_code
 from training.user.ready import build_module, call_forward, plain_trainer
 
-# A part ends where an attempt can continue, after so many rows or seconds.
+# A part ends with a block, after so many rows or seconds.
 PART_ROWS = 2**16
 PART_S = 5.0
 # Rows whose predictions are written at once, fewer if they have more bytes.
@@ -69,9 +69,9 @@ class PartWriter:
         left_out: entries of the predictions that are not written.
     """
 
-    def __init__(self, draft: UnfinishedOutput, request: PredictRequest, first: int, unit: int) -> None:
+    def __init__(self, draft: UnfinishedOutput, request: PredictRequest, first: int) -> None:
         self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
-        self._unit, self.end, self._first = unit, first, first
+        self._block, self.end, self._first = block_rows(request.batch_size), first, first
         self.left_out: list[str] = []
         self.finished = bool(first)
         self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
@@ -119,7 +119,7 @@ class PartWriter:
         self.end = first + rows
         if _is_chunk(self._waiting):
             self._flush()
-        if self.end % self._unit == 0:
+        if self.end % self._block == 0:
             long = time.monotonic() - self._since >= PART_S
             if long or self.end - self._first >= PART_ROWS:
                 self.finish_part()
@@ -261,9 +261,6 @@ def main(request: PredictRequest, report: Report) -> Predicted:
     suffix_of(output)
     draft = UnfinishedOutput(output, request.identity)
     with closing(draft):
-        if (answer := draft.published()) is not None:
-            draft.remove()
-            return Predicted.from_json(answer)
         try:
             if os.path.lexists(output) and not request.overwrite:
                 raise output_exists(output)
@@ -311,7 +308,7 @@ class _Work:
             bytes=draft.whole.stat().st_size,
         )
         with room(draft.output, rows):
-            draft.publish(answer.to_json(), overwrite=request.overwrite)
+            draft.publish(overwrite=request.overwrite)
         return answer
 
     def _written(self, rows: int) -> None:
@@ -342,15 +339,14 @@ class _Work:
         total_bytes = sum(file.bytes for file in raw.files)
         self._meter.begin("predicting", raw.total, total_bytes)
         self._count(self._resumed)
-        units = units_of(request)
         grouped = not any(is_overridden(hook, module, L.LightningModule) for hook in _BATCH_HOOKS)
         grouped = grouped and "dataloader_iter" not in inspect.signature(module.predict_step).parameters
-        batches = Batches(raw, features, request, units, self._resumed, grouped=grouped)
+        batches = Batches(raw, features, request, self._resumed, grouped=grouped)
         if grouped:
             step, first = module.predict_step, self._resumed // request.batch_size
             numbered, moved = _takes_number(step), self._progress.moved
             module.predict_step = steps_of(step, batches, first, numbered=numbered, moved=moved)  # type: ignore[method-assign]
-        with closing(PartWriter(self._draft, request, self._resumed, units.resume)) as writer:
+        with closing(PartWriter(self._draft, request, self._resumed)) as writer:
             self._run(module, batches, writer)
             if not writer.end and not writer.finished:
                 # No rows at all: the columns come from a batch of none.

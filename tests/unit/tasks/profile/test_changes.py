@@ -70,7 +70,7 @@ def test_a_fused_optimizer_keeps_its_other_arguments() -> None:
 
 
 def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "recorded": 20}
+    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 20}
     return StepProfile(**{**usual, "step_s": [1.0], "phases": {}, **facts})
 
 

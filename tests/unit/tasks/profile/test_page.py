@@ -16,7 +16,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def found(**changes: Any) -> Profiled:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "recorded": 2}
+    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 2}
     operations = [Operation(name=HOSTILE, calls=4, seconds=2.0)]
     profile = StepProfile(**usual, step_s=[1.0] * 20, phases={}, operations=operations)
     facts: dict[str, Any] = {

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[dict[str, float], Bound]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_is_bound_by_its_largest_part(case):
     parts, bound = CASES[case]
-    busy = profile(recorded=2, busy_s=8.0, products_s=4.0)
+    busy = profile(traced=2, busy_s=8.0, products_s=4.0)
     assert bound_by(busy, {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
     assert bound in SENTENCES
 
@@ -34,12 +34,12 @@ def test_a_step_is_bound_by_its_largest_part(case):
     [(2.9, 2.9, "calls"), (3.1, 3.1, "compute"), (6.0, 3.0, "compute"), (6.0, 2.9, "memory"), (0.0, 0.0, "calls")],
 )
 def test_the_modules_own_work_is_bound_by_what_takes_most_of_it(busy_s, products_s, bound):
-    two_steps = profile(recorded=2, busy_s=busy_s, products_s=products_s)
+    two_steps = profile(traced=2, busy_s=busy_s, products_s=products_s)
     assert bound_by(two_steps, {**dict.fromkeys(PARTS, 0.0), "backward": 3.0}) == bound
 
 
 def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 10, "accumulate": 1, "steps_per_epoch": 50, "recorded": 4}
+    usual = {"device": "cpu", "world_size": 1, "rows": 10, "accumulate": 1, "steps_per_epoch": 50, "traced": 4}
     return StepProfile(**{**usual, "step_s": [1.0] * 4, "phases": {}, **facts})
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from training.predict import batches
-from training.predict.batches import Batches, Group, Units, bytes_in, copied, steps_of, units_of
+from training.predict.batches import Batches, Group, bytes_in, copied, steps_of
 
 ROWS = 23
 SIZE = 4
@@ -22,9 +22,12 @@ class Raw:
 
     schema = pa.schema([("x", pa.int64())])
 
-    def batches(self, first: int, block: int, at_once: int) -> Any:
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+
+    def batches(self, first: int, block: int) -> Any:
         while first < ROWS:
-            end = min(first + at_once, ROWS, first + block - first % block)
+            end = min(first + self._at_once, ROWS, first + block - first % block)
             yield first, pa.RecordBatch.from_pydict({"x": list(range(first, end))})
             first = end
 
@@ -41,14 +44,19 @@ def served(
     first: int, *, grouped: bool, keep: tuple[str, ...] = (), output_bytes: float | None = 1.0, at_once: int = 8
 ) -> Any:
     request: Any = SimpleNamespace(keep=list(keep), batch_size=SIZE)
-    raw: Any = Raw()
+    raw: Any = Raw(at_once)
     features: Any = Features()
-    made = Batches(raw, features, request, Units(at_once, 8, 4), first, grouped=grouped)
+    made = Batches(raw, features, request, first, grouped=grouped)
     made.output_bytes = output_bytes
     return made
 
 
-@pytest.mark.parametrize("first", [0, 4, 16])
+@pytest.fixture(autouse=True)
+def _blocks_of_8_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "block_rows", lambda size: 8)
+
+
+@pytest.mark.parametrize("first", [0, 8, 16])
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("at_once", [3, 8])
 def test_the_batches_are_the_same_in_groups_and_alone(first: int, grouped: bool, at_once: int) -> None:
@@ -93,13 +101,6 @@ def test_an_error_names_the_rows_of_its_batch() -> None:
     assert group.current == (100, 4)
     group.done = 2
     assert group.current == (108, 1)
-
-
-def test_without_a_transform_an_attempt_continues_at_any_batch() -> None:
-    with_transform: Any = SimpleNamespace(batch_size=512, transform=object())
-    without: Any = SimpleNamespace(batch_size=512, transform=None)
-    assert units_of(with_transform) == Units(4096, 4096, 4096)
-    assert units_of(without) == Units(16384, 16384, 512)
 
 
 def test_bytes_are_those_of_the_tensors() -> None:
