@@ -13,8 +13,7 @@ optimizer that reads a number from a sharded tensor (`norm().item()`), or works 
 other steps without an error. A copy of it takes steps with parameters of the same shapes and placements, sharded and
 whole, and the results are compared.
 
-For `sync_batchnorm: true`, batch norm is over the rows of all ranks, on any device. On a GPU torch's own implementation
-runs, because its kernels are faster; it refuses the CPU, and DDP refuses it there.
+For `sync_batchnorm: true`, batch norm is over the rows of all ranks, by torch's own implementation; it needs GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -52,10 +50,9 @@ from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
 from training.checkpoint.files import WEIGHTS, Get, TensorReader, as_named, read_state
-from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
+from training.lightning_adapter import synchronises_batch_norm
 from training.user.ready import after_configuring
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 # Containers have no forward of their own in which their parameters could be gathered.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -121,9 +118,8 @@ class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
     """A replica per rank."""
 
     def setup(self, trainer: Trainer) -> None:
-        """Set up as Lightning does, and synchronise batch norm on any device where the config asks for it."""
-        if synchronises_batch_norm(self):
-            replace_layer_sync(self, layer_sync(self.root_device))
+        """Set up as Lightning does, unless the config asks for what the device cannot do."""
+        _refuse_synchronised_on_cpu(self)
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
@@ -184,8 +180,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
             if module.trainer.strategy is not self:  # the module's next Trainer calls the hook again
                 return
             # Lightning's own strategy of this kind ignores `sync_batchnorm`.
+            _refuse_synchronised_on_cpu(self)
             if synchronises_batch_norm(self):
-                layer_sync(self.root_device).apply(module)
+                TorchSyncBatchNorm().apply(module)
             self._shard(module)
 
         after_configuring(model, finish)
@@ -610,78 +607,9 @@ def _is_close(computed: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(torch.allclose(computed, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))
 
 
-def layer_sync(device: torch.device) -> TorchSyncBatchNorm:
-    """The layer that synchronises a module's batch norms on a device."""
-    return _OnCpu() if device.type == "cpu" else TorchSyncBatchNorm()
-
-
-class _OnCpu(TorchSyncBatchNorm):
-    """Replaces the forward of batch norms and leaves the rest as it is."""
-
-    def apply(self, model: nn.Module) -> nn.Module:
-        for part in _norms(model):
-            part.forward = MethodType(_forward, part)
-        return model
-
-    def revert(self, model: nn.Module) -> nn.Module:
-        for part in _norms(model):
-            part.__dict__.pop("forward", None)
-        return model
-
-
-def _norms(model: nn.Module) -> list[Any]:
-    return [part for part in model.modules() if isinstance(part, _BATCH_NORMS)]
-
-
-def _forward(norm: Any, given: Tensor) -> Tensor:
-    """Normalise [rows, channels, ...] by mean and variance over all ranks' rows, or by the running ones."""
-    if not norm.training:
-        return type(norm).forward(norm, given)
-    norm._check_input_dim(given)
-    channels = given.shape[1]
-    shape = [1, channels] + [1] * (given.dim() - 2)
-    over = [dim for dim in range(given.dim()) if dim != 1]
-    # Sums of 16-bit values would round.
-    x = given.to(torch.promote_types(given.dtype, torch.float32))
-    total, rows = _sum_over_ranks(torch.cat([x.sum(over), x.new_tensor([x.numel() / channels])])).split([channels, 1])
-    mean = total / rows
-    centred = x - mean.view(shape)
-    variance = _sum_over_ranks(centred.square().sum(over)) / rows
-    _track(norm, mean.detach(), (variance * rows / (rows - 1)).detach())
-    y = centred * torch.rsqrt(variance + norm.eps).view(shape)
-    if norm.weight is not None:
-        y = y * norm.weight.view(shape)
-    if norm.bias is not None:
-        y = y + norm.bias.view(shape)
-    return y.to(given.dtype)
-
-
-def _track(norm: Any, mean: Tensor, unbiased_variance: Tensor) -> None:
-    """Update the running mean and variance as torch does."""
-    if not norm.track_running_stats:
-        return
-    norm.num_batches_tracked.add_(1)
-    share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-    norm.running_var.lerp_(unbiased_variance.to(norm.running_var.dtype), share)
-
-
-def _sum_over_ranks(value: Tensor) -> Tensor:
-    summed: Tensor = _Sum.apply(value)
-    return summed
-
-
-class _Sum(torch.autograd.Function):
-    """The sum of all ranks' values, on each rank; so a value's gradient is the sum of all ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        summed = value.clone()
-        dist.all_reduce(summed)
-        return summed
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        summed = gradients[0].clone()
-        dist.all_reduce(summed)
-        return summed
+def _refuse_synchronised_on_cpu(strategy: ParallelStrategy) -> None:
+    if synchronises_batch_norm(strategy) and strategy.root_device.type == "cpu":
+        raise UsageError(
+            "train.lightning: trainer.sync_batchnorm needs GPUs: torch does not synchronise batch norm on a CPU.",
+            remedy="Leave it out, or normalise by something that does not depend on the batch, such as GroupNorm.",
+        )
