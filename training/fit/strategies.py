@@ -7,20 +7,16 @@ Which modules are sharded separately is `train.shard_modules`, by class or by si
 with a module outside it is left to the unit around both, because a parameter can be sharded in one unit only. Within a
 unit, all parameters that learn must have one type; a module of another type becomes a unit of its own.
 
-An optimizer is tried on sharded parameters before step 1: it must change them as it changes whole ones. Many change
-each element by itself, and torch computes most other updates of a sharded tensor as those of the whole. But an
-optimizer that reads a number from a sharded tensor (`norm().item()`), or works on a rank's part of a matrix, makes
-other steps without an error. A copy of it takes steps with parameters of the same shapes and placements, sharded and
-whole, and the results are compared.
+torch computes most updates of a sharded tensor as those of the whole. An optimizer that reads a number from a sharded
+tensor (`norm().item()`), or works on a rank's part of a matrix, makes other steps without an error. So those of torch
+that do are refused, and one that is not of torch is named in a warning.
 
 For `sync_batchnorm: true`, batch norm is over the rows of all ranks, by torch's own implementation; it needs GPUs.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -42,12 +38,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
-from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
 from training.checkpoint.files import WEIGHTS, Get, TensorReader, as_named, read_state
 from training.lightning_adapter import synchronises_batch_norm
@@ -62,10 +57,8 @@ ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
 )
-_TRIAL_STEPS = 3
-_CLOSE = 1e-10
-# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
-_MOST = 256
+# They read a number from a whole tensor, or work on a whole matrix.
+_WRONG_ON_SHARDS = ("Adafactor", "LBFGS", "Muon")
 
 
 def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
@@ -189,10 +182,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         super().connect(model)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Make the optimizers, and see to it that they are right on shards."""
+        """Make the optimizers, and refuse those that are wrong on shards."""
         super().setup_optimizers(trainer)
-        assert self.lightning_module is not None
-        refuse_wrong_on_shards(self.optimizers, self.lightning_module, "hsdp" if self._mesh[0] > 1 else "fsdp")
+        _check_on_shards(self.optimizers)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
@@ -515,96 +507,21 @@ def _of_other_types(unit: nn.Module, own: Iterable[nn.Parameter], places: _Place
     return parts[::-1]
 
 
-def refuse_wrong_on_shards(optimizers: Sequence[torch.optim.Optimizer], module: nn.Module, strategy: str) -> None:
-    """UsageError if an optimizer does not change sharded parameters as it changes whole ones. Collective."""
-    names = {parameter: name for name, parameter in module.named_parameters()}
+def _check_on_shards(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for optimizer in optimizers:
-        if type(optimizer) in ELEMENTWISE:
-            continue
-        examples = _examples(optimizer)
-        try:
-            whole = _take_steps(optimizer, examples, sharded=False)
-        except Exception as error:
-            log.warning("%s could not be tried on sharded parameters: %s", type(optimizer).__name__, describe(error))
-            continue
-        wrong, reason = next(iter(examples), None), ""
-        try:
-            sharded = _take_steps(optimizer, examples, sharded=True)
-            wrong = next((each for each in examples if not _is_close(sharded[each], whole[each])), None)
-        except Exception as error:
-            reason = f": {describe(error)}"
-        if wrong is not None:
+        name = type(optimizer).__name__
+        if name in _WRONG_ON_SHARDS:
             raise UsageError(
-                f"train.strategy: {strategy} shards {names.get(wrong, 'a parameter')} {list(wrong.shape)}, and "
-                f"{type(optimizer).__name__} does not change a sharded parameter as it changes a whole one{reason}.",
+                f"train.strategy: {name} does not change a sharded parameter as it changes a whole one.",
                 remedy="Set train.strategy: ddp without shard_modules and shard_ranks, or take an optimizer that "
                 "changes each element by itself, such as AdamW.",
             )
-
-
-def _examples(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The largest parameter of each number of dimensions in each group: an optimizer may treat them differently."""
-    largest: dict[tuple[int, int], nn.Parameter] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            kind = (number, parameter.dim())
-            if kind not in largest or parameter.numel() > largest[kind].numel():
-                largest[kind] = parameter
-    return list(largest.values())
-
-
-def _take_steps(
-    optimizer: torch.optim.Optimizer, examples: Sequence[nn.Parameter], *, sharded: bool
-) -> Mapping[nn.Parameter, torch.Tensor]:
-    """What a copy of an optimizer makes of parameters like these in some steps, whole."""
-    draw = torch.Generator().manual_seed(0)
-
-    def tensor(like: torch.Tensor) -> torch.Tensor:
-        shape = [min(size, _MOST) if at < 2 else size for at, size in enumerate(like.shape)]
-        value = torch.randn(shape, generator=draw, dtype=torch.float64).to(like.device)
-        if not sharded or not isinstance(like, DTensor):
-            return value
-        return distribute_tensor(value, like.device_mesh, like.placements)
-
-    parameters = {like: nn.Parameter(tensor(like)) for like in examples}
-    trial = _copy(optimizer, parameters)
-    loss: Any = torch.zeros(())
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.simplefilter("ignore")
-        for _ in range(_TRIAL_STEPS):
-            for like, parameter in parameters.items():
-                parameter.grad = tensor(like)
-            # Not `trial.step`: a schedule replaces the original's.
-            type(optimizer).step(trial, lambda: loss)
-    return {like: _whole(parameter.detach()) for like, parameter in parameters.items()}
-
-
-def _copy(optimizer: torch.optim.Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> Any:
-    """A copy of an optimizer without state, for other parameters; the original shares nothing with it."""
-    trial = object.__new__(type(optimizer))
-    of_dims = {each.dim(): each for each in parameters.values()}
-    everything = (each for group in optimizer.param_groups for each in group["params"])
-    memo: dict[int, Any] = {id(each): parameters.get(each, of_dims[each.dim()]) for each in everything}
-    memo[id(optimizer)] = trial
-    settings = {name: value for name, value in vars(optimizer).items() if name not in ("step", "param_groups", "state")}
-    trial.__dict__.update(copy.deepcopy(settings, memo))
-    trial.__dict__["state"] = defaultdict(dict)
-    trial.__dict__["param_groups"] = [
-        {
-            **copy.deepcopy({name: value for name, value in group.items() if name != "params"}, memo),
-            "params": [parameters[each] for each in group["params"] if each in parameters],
-        }
-        for group in optimizer.param_groups
-    ]
-    return trial
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _is_close(computed: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool(torch.allclose(computed, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))
+        if type(optimizer) not in ELEMENTWISE:
+            log.warning(
+                "%s is right on sharded parameters if it changes each element by itself, or computes with whole "
+                "tensors; it must not read a number from a tensor, or work on a rank's part.",
+                name,
+            )
 
 
 def _refuse_synchronised_on_cpu(strategy: ParallelStrategy) -> None:
