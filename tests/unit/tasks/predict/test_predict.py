@@ -26,7 +26,6 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Dataset, Evaluation
 from data_contracts.messages.raw_data import PREDICT
-from flows.cli import main
 from infra import child
 from infra.models import registry
 from infra.records.handoffs import read_handoff
@@ -246,30 +245,6 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     assert not list(project.glob(".out*"))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_an_attempt_with_other_options_or_another_input_begins_anew(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(project / "new.csv", [raw(number) for number in range(40)])
-    unlucky = iter([None, OSError(28, "No space left on device")])
-    finish = output.UnfinishedOutput.finish
-
-    def full(self: output.UnfinishedOutput, first: int, end: int) -> None:
-        if (error := next(unlucky, None)) is not None:
-            raise error
-        finish(self, first, end)
-
-    monkeypatch.setattr(output.UnfinishedOutput, "finish", full)
-    words = refused(StorageUnavailable, lambda: ask(project, "new.csv", "out.csv", batch_size=4))
-    assert "No space left on device. The predictions of 4 rows are kept." in words
-    write(project / "new.csv", [raw(number) for number in range(41)])
-    summary = ask(project, "new.csv", "out.csv", batch_size=8)
-    assert summary.predicted.begun_anew == "the input and the options"
-    assert (summary.predicted.rows, summary.predicted.resumed_rows) == (41, 0)
-    refused(TrainwrightError, lambda: ask(project, "new.csv", "out.csv", batch_size=8))
-    ask(project, "new.csv", "out.csv", batch_size=8, overwrite=True)
-
-
 def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
     write(project / "new.csv", [raw(0)])
     store = store_of(project)
@@ -281,12 +256,6 @@ def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
     file.write_bytes(data)
     refused(CorruptError, lambda: ask(project, "new.csv", "out.csv"))
     assert not Path("out.csv").exists()
-
-
-def test_a_model_that_is_not_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("tinny", "tiny@none", "tiny@7", "../x"):
-        assert main(["predict", name, "rows.csv", "out.csv"]) == 2
-        assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(

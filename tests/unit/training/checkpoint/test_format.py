@@ -17,11 +17,10 @@ from safetensors.torch import load_file
 from safetensors.torch import save as in_one_piece
 from torch import nn
 
-from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, open_store
-from tests.support.damage import overwrite
-from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.files import DTYPES, INDEX, Entry, Index, TensorReader, TensorSlice, file_chunks, read_state
+from training.checkpoint import UnsupportedState, load_module_weights, read_tensors
+from training.checkpoint.files import DTYPES, INDEX, Entry, TensorReader, TensorSlice, file_chunks, read_state
 from training.checkpoint.saver import (
     Capture,
     CheckpointTarget,
@@ -125,19 +124,6 @@ def test_weights_are_plain_safetensors_under_their_own_names_and_tied_ones_store
     assert torch.equal(dict(read_tensors(folder))["state_dict/outlet.weight"], module.inlet.weight)
 
 
-def test_the_same_state_gives_the_same_bytes(stored: Callable[..., Path]) -> None:
-    torch.manual_seed(0)
-    checkpoint = state_of(Net())
-    one = stored(checkpoint)
-    two = stored(checkpoint, uri="trainings/t-0/checkpoints/1-g7")
-    names = sorted(path.name for path in one.iterdir() if path.name != "manifest.json")
-    assert {name: (one / name).read_bytes() == (two / name).read_bytes() for name in names} == dict.fromkeys(
-        names, True
-    )
-    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in (one, two)]
-    assert manifests[0]["id"] == manifests[1]["id"]
-
-
 def test_a_capture_does_not_change_when_training_goes_on(tmp_path: Path) -> None:
     module = Net()
     taken = capture({"state_dict": module.state_dict()}, {}, 0)
@@ -210,18 +196,6 @@ def test_what_cannot_be_held_is_named_in_a_dry_run(value: Any, path: str, kind: 
     with pytest.raises(UnsupportedState) as caught:
         capture({"extra": [value]}, {}, 0, dry=True)
     assert (caught.value.path, caught.value.kind) == (path, kind)
-
-
-def test_a_dry_run_copies_nothing() -> None:
-    assert capture({"x": torch.zeros(3)}, {}, 0, dry=True).files == {}
-
-
-def test_a_module_takes_its_weights(stored: Callable[..., Path]) -> None:
-    module, fresh = Net(), Net()
-    folder = stored(state_of(module))
-    assert load_module_weights(fresh, folder) == 5
-    for name, tensor in module.state_dict().items():
-        assert torch.equal(fresh.state_dict()[name], tensor)
 
 
 def test_a_lazy_module_takes_the_weights_of_one_that_has_its_shapes(stored: Callable[..., Path]) -> None:
@@ -391,35 +365,6 @@ def test_tied_tensors_are_read_once_and_a_state_has_each_of_its_tensors_once(tmp
     (tmp_path / "state.json").write_text(json.dumps({"a": [{"$": "tensor", "value": names[0]}] * 2}))
     with TensorReader(tmp_path) as reader, pytest.raises(CorruptError, match="the tensor state_dict/w0 stands twice"):
         read_state(tmp_path, reader.read)
-
-
-def test_a_state_with_an_unknown_tag_is_corrupt(stored: Callable[..., Path]) -> None:
-    folder = stored(state_of(Net()))
-    overwrite(folder / "state.json", '{"state_dict": {"$": "pickle", "value": "x"}}')
-    with pytest.raises(CorruptError, match="state.json cannot be read: ValueError: unknown tag 'pickle'"):
-        load_module_weights(Net(), folder)
-
-
-def test_an_index_covers_scalars_and_empty_tensors(tmp_path: Path) -> None:
-    taken = capture({"a": torch.tensor(4), "b": torch.zeros(0, 3)}, {}, 0)
-    write_tensors(taken, tmp_path)
-    index = merge([taken.entries])
-    (tmp_path / INDEX).write_text(json.dumps(index.to_json()))
-    assert isinstance(read_index(tmp_path), Index)
-    found = dict(read_tensors(tmp_path))
-    assert (found["a"], found["b"].shape) == (4, (0, 3))
-
-
-def test_a_file_that_cannot_be_written_is_storage_unavailable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> list[Path]:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("training.checkpoint.saver.file_chunks", full)
-    place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
-    with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
-        save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])
 
 
 def test_a_file_has_the_bytes_that_the_library_writes() -> None:
