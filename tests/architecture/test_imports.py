@@ -48,8 +48,7 @@ GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
         "flows.retrain": ("torch", "lightning", "great_expectations", "dask", "distributed", "prefect_dask"),
         "tasks.stages.dask_cluster": ("torch", "lightning", "great_expectations"),
     },
-    # By itself: it keeps parts of torch out of its process.
-    {"training.fit.torchrun_agent": ("lightning", "torch._refs", "torch._dynamo", "prefect", "pyarrow")},
+    {"training.fit.torchrun_agent": ("lightning", "torch._dynamo", "prefect", "pyarrow")},
     {
         "training.fit.memory": ("prefect", "great_expectations", "numba"),
         "training.score.verify_worker": ("prefect", "great_expectations", "pandas", "numba", "distributed"),
