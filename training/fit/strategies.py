@@ -58,7 +58,7 @@ ELEMENTWISE = tuple(
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
 )
 # They read a number from a whole tensor, or work on a whole matrix.
-_WRONG_ON_SHARDS = ("Adafactor", "LBFGS", "Muon")
+_WRONG_ON_SHARDS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
@@ -510,7 +510,7 @@ def _of_other_types(unit: nn.Module, own: Iterable[nn.Parameter], places: _Place
 def _check_on_shards(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for optimizer in optimizers:
         name = type(optimizer).__name__
-        if name in _WRONG_ON_SHARDS:
+        if isinstance(optimizer, _WRONG_ON_SHARDS):
             raise UsageError(
                 f"train.strategy: {name} does not change a sharded parameter as it changes a whole one.",
                 remedy="Set train.strategy: ddp without shard_modules and shard_ranks, or take an optimizer that "

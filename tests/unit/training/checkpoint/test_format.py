@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -386,30 +384,6 @@ def test_a_capture_takes_the_memory_of_the_one_before() -> None:
     assert (two["w"].tolist(), two["n"].tolist()) == ([2.0] * 4, [1, 2])
     fresh = capture({"w": weight}, {}, 0)
     assert fresh.files["state-0.safetensors"]["w"].data_ptr() != two["w"].data_ptr()
-
-
-def test_what_a_stream_copies_is_there_before_it_is_written_and_before_the_next_step_changes_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staging = Staging()
-
-    class Copied:
-        """The copies arrive in host memory when they are waited for, and not before."""
-
-        def synchronize(self) -> None:
-            for buffer in staging._buffers.values():
-                buffer.fill_(7)
-
-    copied, later, chosen = Copied(), [], []
-    staging._stream = SimpleNamespace(device="cuda:0", record_event=lambda: copied)  # type: ignore[assignment]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_event=later.append))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(chosen.append(device)))
-    taken = capture({"state_dict": {"w": torch.zeros(3)}}, {}, 0, staging=staging)
-    assert later == [copied]  # of what the device does from now on
-    assert taken.files["weights-0.safetensors"]["w"].tolist() == [0, 0, 0]  # the host has not waited
-    ref = save(CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
-    assert load_file(store.local(ref) / "weights-0.safetensors")["w"].tolist() == [7, 7, 7]
-    assert chosen == ["cuda:0"]  # a thread that waits without having chosen would make a context on the first device
 
 
 def draws() -> tuple[float, float, float]:
