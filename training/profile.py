@@ -107,17 +107,17 @@ class NamedParts(Profiler):
         """End the part, once the device has done its work."""
         record = self._running.pop(action_name, None)
         if record is not None:
-            _settle()
+            _wait_for_device()
             record.__exit__(None, None, None)
 
     def begin(self, action_name: str, part: str) -> None:
         """Begin a part that Lightning has no action for."""
-        _settle()
+        _wait_for_device()
         self._running[action_name] = record_function(f"{_PREFIX}{part}")
         self._running[action_name].__enter__()
 
 
-def _settle() -> None:
+def _wait_for_device() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -202,9 +202,9 @@ def steps_of(events: Iterable[FunctionEvent]) -> list[dict[str, float]]:
             continue
         seconds = event.time_range.elapsed_us() / 1e6
         parts = steps[step.time_range.start]
-        parts[_part(event)] += seconds
+        parts[_part_name(event)] += seconds
         if event is not step:
-            parts[_part(around[1])] -= seconds
+            parts[_part_name(around[1])] -= seconds
     return [dict(steps[start]) for start in sorted(steps)]
 
 
@@ -218,7 +218,7 @@ def _named_from(event: FunctionEvent) -> list[FunctionEvent]:
     return named
 
 
-def _part(event: FunctionEvent) -> str:
+def _part_name(event: FunctionEvent) -> str:
     return BETWEEN if event.name.startswith(_STEP) else str(event.name.removeprefix(_PREFIX))
 
 
