@@ -65,9 +65,6 @@ SENTENCES: dict[Bound, str] = {
 }
 _FULL = ("", "32", "32-true", "None")
 _MOST_WORKERS = 8
-# The optimizers of torch that take `fused`, on a CPU as well.
-_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
-_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
 _SAME = "The model stays the same."
 _SAME_ORDER = "The model stays the same; the training gets no new key."
 _ROUNDED = "The model stays the same but for rounding."
@@ -218,10 +215,9 @@ def change_for(bound: Bound, profile: StepProfile, train: Mapping[str, Any], cor
         return _less_logging(train)
     if bound == "transfer":
         return None
-    fused = _fused(profile, train)
     if bound == "compute":
-        return fused or _half_precision(train) or _compiled(train)
-    return fused or _larger_micro_batch(profile, train) or _compiled(train)
+        return _half_precision(train) or _compiled(train)
+    return _larger_micro_batch(profile, train) or _compiled(train)
 
 
 def _ready(profile: StepProfile, train: Mapping[str, Any]) -> Change:
@@ -276,24 +272,6 @@ def _half_precision(train: Mapping[str, Any]) -> Change | None:
         return None
     what = "Compute in half precision: trainer.precision bf16-mixed in train.lightning."
     return Change(what, "Another training: compare its metrics as well.", _with_trainer(train, precision="bf16-mixed"))
-
-
-def _fused(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
-    """The optimizer as one operation, if it takes most of the module's work and the Lightning config names it."""
-    work = [profile.phases.get(part, 0.0) for part in ("optimizer", "forward", "backward")]
-    optimizer = train["lightning"].get("optimizer")
-    trainer = train["lightning"].get("trainer") or {}
-    # Lightning clips no gradients of a fused optimizer in mixed precision (`MixedPrecision.clip_gradients`).
-    clips = trainer.get("gradient_clip_val") and str(trainer.get("precision") or "") not in _FULL
-    if 2 * work[0] <= sum(work) or clips or not isinstance(optimizer, Mapping):
-        return None
-    arguments = optimizer.get("init_args") or {}
-    module, _, name = str(optimizer.get("class_path")).rpartition(".")
-    if name not in _FUSABLE or module not in _OF_TORCH or {"fused", "foreach", "differentiable"} & set(arguments):
-        return None
-    changed = {**optimizer, "init_args": {**arguments, "fused": True}}
-    what = f"Take the optimizer's step at once: init_args.fused true for {name} in train.lightning."
-    return Change(what, _ROUNDED, {**train, "lightning": {**train["lightning"], "optimizer": changed}})
 
 
 def _larger_micro_batch(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
