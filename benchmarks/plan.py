@@ -154,7 +154,6 @@ def measure(spec: Path) -> Taken:
 
     from tasks.stages.shard import shard
     from tasks.stages.stage import EarlierHandoffs
-    from training.fit.memory import LiveBytes
     from training.loader import Shards, Split
     from training.user.ready import build_module, plain_trainer
 
@@ -166,7 +165,7 @@ def measure(spec: Path) -> Taken:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         settings["lightning"]["trainer"]["accelerator"] = "gpu"
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, LiveBytes() as live:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, live_bytes() as live:
         # One batch, as a loader's batches live one after another; a copy, as what NumPy allocates is not counted.
         batches = [apply_to_collection(split.take(slice(0, BATCH)), torch.Tensor, torch.clone)]
         module = build_module(settings, run.project(), optimizer=True)
@@ -174,6 +173,52 @@ def measure(spec: Path) -> Taken:
         trainer.fit_loop.max_epochs = 4
         trainer.fit(module, train_dataloaders=Again(batches))
     return Taken(live.peak, torch.cuda.max_memory_allocated() if on_gpu else peak(profiled), on_gpu)
+
+
+def live_bytes() -> Any:
+    """A context that counts the bytes of living tensors, exactly: torch's profiler also counts the work space of kernels."""
+    import weakref
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class LiveBytes(TorchDispatchMode):
+        """Counts the bytes of living tensors that operations have made since it began.
+
+        Attributes:
+            alive: bytes now; peak: most so far.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.alive = self.peak = 0
+            self._sizes: dict[int, int] = {}
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            for one in tree_leaves(made):
+                if isinstance(one, torch.Tensor):
+                    self._see(one)
+            self._note()
+            return made
+
+        def _see(self, tensor: torch.Tensor) -> None:
+            storage = tensor.untyped_storage()
+            if id(storage) in self._sizes:
+                return
+            size = storage.nbytes()
+            self._sizes[id(storage)] = size
+            self.alive += size
+            weakref.finalize(storage, self._gone, id(storage))
+
+        def _gone(self, name: int) -> None:
+            self.alive -= self._sizes.pop(name)
+
+        def _note(self) -> None:
+            self.peak = max(self.peak, self.alive)
+
+    return LiveBytes()
 
 
 class Again:

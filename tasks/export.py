@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import glob
 import json
 import logging
 import math
@@ -52,7 +50,7 @@ from data_contracts.run_report import RunReport
 from infra import code_bundle, scratch
 from infra.audit import now
 from infra.child import run_child
-from infra.files import check_new, delete_unless_held, hash_stream
+from infra.files import check_new, hash_stream
 from infra.gang.remote_job import idle_limit, lay_out
 from infra.models import registry
 from infra.records.handoffs import read_handoff
@@ -76,7 +74,6 @@ CARD, RECORD, CONFIG = "README.md", "export.json", "config.json"
 _HANG_S = 600.0
 log = logging.getLogger("trainwright")
 _OTHER = "Name a folder that does not exist yet, or an empty one."
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 MLMODEL, REQUIREMENTS = "MLmodel", "requirements.txt"
 EXAMPLE, SERVING = "input_example.json", "serving_input_example.json"
 # The version whose format is written.
@@ -250,15 +247,13 @@ def _entry(folder: Path, name: str) -> FileEntry:
 def made_whole(folder: Path) -> Iterator[Path]:
     """A draft beside `folder`, which takes its name once the block has ended well, in one step.
 
-    A draft that a killed process left is removed by the next export to the same folder.
-
     Raises: UsageError if the folder is a link, a file or not empty, or if its parent does not exist.
     """
     place = folder.absolute()
     check_free(place)
+    draft = place.with_name(f".{place.name}.draft-{secrets.token_hex(8)}")
     with on_this_machine(place):
-        _sweep(place)
-        draft, handle = _draft(place)
+        draft.mkdir(mode=0o700)
     try:
         yield draft
         with on_this_machine(place):
@@ -266,7 +261,6 @@ def made_whole(folder: Path) -> Iterator[Path]:
             _take_name(draft, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        os.close(handle)
 
 
 def check_free(folder: Path) -> None:
@@ -274,29 +268,6 @@ def check_free(folder: Path) -> None:
     if not folder.parent.is_dir():
         raise UsageError(f"{folder.parent} is not a folder.", remedy="Make it first, or name another place.")
     check_new(folder, _OTHER)
-
-
-def _draft(folder: Path) -> tuple[Path, int]:
-    """A new folder beside this one, and the handle that locks it."""
-    while True:
-        draft = folder.with_name(f"{_prefix(folder)}{secrets.token_hex(8)}")
-        draft.mkdir(mode=0o700)
-        handle = os.open(draft, _FOLDER)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if draft.exists():  # another export may have swept it before it was locked
-            return draft, handle
-        os.close(handle)
-
-
-def _prefix(folder: Path) -> str:
-    return f".{folder.name}.draft-"
-
-
-def _sweep(folder: Path) -> None:
-    """Remove drafts of this folder whose process has ended."""
-    for path in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
-        with contextlib.suppress(OSError):
-            delete_unless_held(path)
 
 
 def _settle(draft: Path) -> None:

@@ -1,12 +1,10 @@
-"""Predicts for raw rows with a model version: looks everything up once, checks the contract, and runs the child.
+"""Predicts for raw rows with a model version: looks everything up once, and runs the child.
 
-What the rows need is sealed with the version: how its own were prepared, their types, their contract. The contract on
-the rows is the model's own suite, without the label's expectations, or another. Nothing here writes a store.
+What the rows need is sealed with the version: how its own were prepared, and their types. Nothing here writes a store.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,24 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import digest
-from data_contracts.contract.reports import sentence
-from data_contracts.contract.suites import load_suite, own_classes
-from data_contracts.errors import ContractRejected, CorruptError, UsageError
-from data_contracts.handoffs import ContractReport, Dataset, Expectation, ModelVersion, Ref, SourceFile, Suite
-from data_contracts.messages.raw_data import (
-    COLUMNS,
-    CONTRACT,
-    OWN_CONTRACT,
-    PREDICT,
-    ContractRequest,
-    LookRequest,
-    Predicted,
-    PredictRequest,
-    ShardProgress,
-)
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile
+from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest, ShardProgress
 from data_contracts.pipeline_spec import SourceSpec, TrainSpec
 from data_contracts.pipeline_spec.base import CallableSpec
-from data_contracts.pipeline_spec.data import MEMORY_SHARE, may_be_csv
+from data_contracts.pipeline_spec.data import may_be_csv
 from infra import code_bundle, scratch
 from infra.child import run_child
 from infra.contract.file_statistics import read_profile
@@ -46,15 +32,12 @@ from tasks.run.resolve import find_inputs, find_version
 from tasks.run.run import RunInputs
 from tasks.stages.shard import dataset_key
 from tasks.stages.trainings import TrainedWith, trained_with
-from tasks.stages.validate import rejection
 from training.predict.output import output_exists, unfinished_work
-from training.predict.raw_rows import label_columns
 
 FORMAT = 2
 # Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.
 HANG_S = 300.0
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-OWN = "the model's own suite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +45,6 @@ class PredictOptions:
     """What to predict for, and how.
 
     Attributes:
-        contract: a suite's file; "" the model's own; None: no contract.
         label: columns that the rows may lack, besides those that the metrics call their target.
     """
 
@@ -72,19 +54,16 @@ class PredictOptions:
     keep: list[str] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
     batch_size: int | None = None
-    contract: str | None = None
     overwrite: bool = False
 
 
 @dataclass(frozen=True)
 class PredictSummary:
-    """The version, what was written, how many expectations were checked, and which were not."""
+    """The version, and what was written."""
 
     name: str
     version: int
     predicted: Predicted
-    expectations: int
-    not_checked: list[str]
 
 
 def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardProgress], None]) -> PredictSummary:
@@ -92,7 +71,6 @@ def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardP
 
     Raises:
         UsageError: the model, the input or the output cannot be used as given.
-        ContractRejected: the rows break the contract; nothing is written.
         UserCodeError: the user's code raised.
         CorruptError: the checkpoint, the code or an input file is not what it was.
     """
@@ -109,7 +87,6 @@ def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardP
 
         request = _request(store, options, model, sources, files, output)
         here = request.at(lay_out(store, request.needs, unpacked))
-        expectations, left = _check_contract(model, options, here)
         predicted = run_child(
             PREDICT,
             here,
@@ -118,7 +95,7 @@ def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardP
             limit=idle_limit(store, HANG_S),
             on_report={ShardProgress: on_progress},
         )
-    return PredictSummary(model.version.name, model.version.version, predicted, expectations, left)
+    return PredictSummary(model.version.name, model.version.version, predicted)
 
 
 def _writable(options: PredictOptions) -> Path:
@@ -172,27 +149,6 @@ def _request(
     )
 
 
-def _check_contract(model: Model, options: PredictOptions, request: PredictRequest) -> tuple[int, list[str]]:
-    """How many expectations were checked, and those that were left out because the rows have no label."""
-    if options.contract is None:
-        return 0, []
-    suite, fail_on = _suite_of(model, options.contract)
-    left: list[str] = []
-    if not options.contract:
-        suite, left = without(suite, _label_lacking(model, options, request))
-    project = request.path(request.rows_code)
-    return _check_input(model, suite, fail_on, request.files, request.sources, project), left
-
-
-def _label_lacking(model: Model, options: PredictOptions, request: PredictRequest) -> list[str]:
-    """Columns of the label that the input does not have."""
-    look = LookRequest(files=request.files, sources=request.sources, root=request.root)
-    there = set(run_child(COLUMNS, look, withhold=bool(model.sensitive), memory_share=MEMORY_SHARE).names)
-    metrics = model.evaluate.get("metrics", {})
-    label = label_columns(model.trained.train["batch"], metrics, list(model.dataset.columns)) | set(options.label)
-    return sorted(label - there)
-
-
 def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[SourceSpec], list[SourceFile]]:
     """The sources and the files, with their digests.
 
@@ -231,68 +187,6 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
     return sources, [file for file in files if file.bytes]
 
 
-def _suite_of(model: Model, named: str) -> tuple[Suite, str]:
-    """The suite and what it fails on; "" names the model's own. UsageError if it has none."""
-    if named:
-        return load_suite(named, Path.cwd()), "critical"
-    if model.contract is None:
-        raise UsageError("The model has no contract of its own.", remedy="Name a suite: --contract SUITE.json.")
-    return model.contract.settings["suite"], str(model.contract.settings["fail_on"])
-
-
-def without(suite: Suite, columns: list[str]) -> tuple[Suite, list[str]]:
-    """The suite without expectations that name one of these columns, and these expectations in words."""
-    kept: list[Expectation] = []
-    left: list[Expectation] = []
-    for one in suite["expectations"]:
-        (left if any(_names(one["kwargs"], name) for name in columns) else kept).append(one)
-    return {**suite, "expectations": kept}, [sentence(one) for one in left]
-
-
-def _names(kwargs: Any, column: str) -> bool:
-    """Whether arguments have a column's name as a value, or in a condition on rows."""
-    if isinstance(kwargs, dict):
-        return any(
-            _names(value, column) or (key == "row_condition" and column in json.dumps(value))
-            for key, value in kwargs.items()
-        )
-    if isinstance(kwargs, list):
-        return any(_names(value, column) for value in kwargs)
-    return bool(kwargs == column)
-
-
-def _check_input(
-    model: Model, suite: Suite, fail_on: str, files: list[SourceFile], sources: list[SourceSpec], project: Path
-) -> int:
-    """Check the rows; returns how many expectations were checked. ContractRejected if the rows break the contract."""
-    if not suite["expectations"]:
-        return 0
-    request = ContractRequest(
-        suite=suite,
-        files=files,
-        sources=sources,
-        root=str(Path.cwd()),
-        window=None,
-        window_column=None,
-        fail_on=fail_on,
-        sensitive=model.sensitive,
-        may_lack_sensitive=True,
-        profile=False,
-    )
-    child, here = CONTRACT, None
-    if own_classes(suite):
-        child, here, request = OWN_CONTRACT, project, request.model_copy(update={"project": str(project)})
-    withhold = bool(model.sensitive)
-    outcome = run_child(child, request, project=here, withhold=withhold, memory_share=MEMORY_SHARE)
-    if not outcome.accepted:
-        found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
-        report = ContractReport.from_json({**found, "key": "", "suite_digest": ""})
-        raise ContractRejected(
-            rejection(report, fail_on), details={"failures": [one.to_json() for one in report.failures]}
-        )
-    return outcome.expectations
-
-
 @dataclass(frozen=True)
 class Model:
     """A version, and what it was made with.
@@ -303,7 +197,6 @@ class Model:
         raw_types: columns of the raw rows and their Arrow types; empty if no profile of them was kept.
         sensitive: columns whose values no message may show.
         sources: that the raw rows came from.
-        contract: the report that accepted them; None if there is none.
     """
 
     version: ModelVersion
@@ -315,7 +208,6 @@ class Model:
     raw_types: dict[str, str]
     sensitive: list[str]
     sources: list[SourceSpec]
-    contract: Manifest | None
 
     @property
     def types_to_read(self) -> dict[str, str]:
@@ -365,7 +257,6 @@ def open_model(store: Store, name: str) -> Model:
         raw_types={} if profile is None else {one.name: one.type for one in profile.columns},
         sensitive=list(preparation["sensitive"]),
         sources=[SourceSpec.model_validate(one) for one in made.provenance.get("raw_sources", [])],
-        contract=contract,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from tasks.pages.html import page
 from tasks.run.run import Run
 from tasks.stages.train import REMEDIES
 
-Bound = Literal["data", "transfer", "communication", "checkpoint", "callbacks", "compute", "memory", "calls", "unknown"]
+Bound = Literal["data", "transfer", "communication", "checkpoint", "callbacks", "compute", "memory", "calls"]
 # The parts of a step in the order in which they happen, each with what it is called on a page.
 PARTS = {
     "data": "waiting for data",
@@ -43,8 +42,6 @@ PARTS = {
     "callbacks": "callbacks, logging, rest",
 }
 _WORK = ("forward", "backward", "optimizer")
-# Below this share of what the device can do, neither arithmetic nor memory limits a step, but the number of its calls.
-_BUSY = 0.25
 # What bounds a step, as people read it.
 NAMES: dict[Bound, str] = {
     "data": "data",
@@ -55,7 +52,6 @@ NAMES: dict[Bound, str] = {
     "compute": "compute",
     "memory": "memory",
     "calls": "many small operations",
-    "unknown": "the module's own work",
 }
 SENTENCES: dict[Bound, str] = {
     "data": "Steps wait for data longer than for anything else.",
@@ -63,21 +59,17 @@ SENTENCES: dict[Bound, str] = {
     "communication": "Ranks wait for each other's gradients or parameters longer than for anything else.",
     "checkpoint": "Checkpoints hold the steps longer than anything else does.",
     "callbacks": "Callbacks and logging take longer than anything else.",
-    "compute": "The module's arithmetic limits the steps: it needs longer than the memory traffic.",
-    "memory": "Reading and writing memory limits the steps: it needs longer than the arithmetic.",
-    "calls": "Many small operations limit the steps: the device could do their arithmetic and traffic much faster.",
-    "unknown": "The module's own work takes longest; its operations could not be counted.",
+    "compute": "Matrix products, convolutions and attention take most of the module's own time.",
+    "memory": "Operations that mostly read and write memory take most of the module's own time.",
+    "calls": "Most of the module's own time goes into calling operations: they are many and short.",
 }
 _FULL = ("", "32", "32-true", "None")
 _MOST_WORKERS = 8
-# The optimizers of torch that take `fused`, on a CPU as well.
-_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
-_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
 _SAME = "The model stays the same."
 _SAME_ORDER = "The model stays the same; the training gets no new key."
 _ROUNDED = "The model stays the same but for rounding."
-# Steps before the first that is timed, timed steps, and steps of the trace.
-WARMUP, STEPS, TRACED = 10, 20, 5
+# Steps before the first that is timed, and timed steps.
+WARMUP, STEPS = 10, 20
 MOST_S = 1800.0
 log = logging.getLogger("trainwright")
 _COLOURS = {
@@ -87,14 +79,6 @@ _COLOURS = {
     "checkpoint": "var(--teal,#127f8b)",
     "callbacks": "var(--pink,#c43d7d)",
 }
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """Shares of the module's own time that its arithmetic and its memory traffic would need at the device's best."""
-
-    compute: float
-    memory: float
 
 
 def parts_of(profile: StepProfile, checkpoint: Mapping[str, Any]) -> dict[str, float]:
@@ -129,18 +113,8 @@ def steps_between(checkpoint: Mapping[str, Any], steps_per_epoch: int, step_s: f
     return min(chosen, default=float(steps_per_epoch))
 
 
-def roofline(profile: StepProfile, parts: Mapping[str, float]) -> Roofline | None:
-    """How close the module's work comes to the device's best; None if its operations were not counted."""
-    work = sum(parts[one] for one in _WORK)
-    if not (profile.flops or profile.bytes) or not (profile.peak_flops and profile.peak_bytes and work > 0):
-        return None
-    return Roofline(profile.flops / profile.peak_flops / work, profile.bytes / profile.peak_bytes / work)
-
-
-def bound_by(parts: Mapping[str, float], roof: Roofline | None) -> Bound:
-    """What bounds a step: the largest of its parts, or for the module's own work, what limits that."""
-    if not all(math.isfinite(seconds) for seconds in parts.values()) or not any(parts.values()):
-        return "unknown"
+def bound_by(profile: StepProfile, parts: Mapping[str, float]) -> Bound:
+    """What bounds a step: the largest of its parts, or for the module's own work, what takes most of that."""
     waits: dict[Bound, float] = {
         "data": parts["data"],
         "transfer": parts["transfer"],
@@ -149,13 +123,12 @@ def bound_by(parts: Mapping[str, float], roof: Roofline | None) -> Bound:
         "callbacks": parts["callbacks"],
     }
     longest = max(waits, key=lambda name: waits[name])
-    if waits[longest] > sum(parts[one] for one in _WORK):
+    work = sum(parts[part] for part in _WORK)
+    if waits[longest] > work:
         return longest
-    if roof is None:
-        return "unknown"
-    if max(roof.compute, roof.memory) < _BUSY:
+    if 2 * profile.busy_s < work * profile.traced:
         return "calls"
-    return "compute" if roof.compute >= roof.memory else "memory"
+    return "compute" if 2 * profile.products_s >= profile.busy_s else "memory"
 
 
 @dataclass(frozen=True)
@@ -240,13 +213,11 @@ def change_for(bound: Bound, profile: StepProfile, train: Mapping[str, Any], cor
         return _rarer_checkpoints(profile, train)
     if bound == "callbacks":
         return _less_logging(train)
-    if bound in ("compute", "memory", "calls", "unknown") and (change := _fused(profile, train)) is not None:
-        return change
+    if bound == "transfer":
+        return None
     if bound == "compute":
         return _half_precision(train) or _compiled(train)
-    if bound in ("memory", "calls", "unknown"):
-        return _larger_micro_batch(profile, train) or _compiled(train)
-    return None
+    return _larger_micro_batch(profile, train) or _compiled(train)
 
 
 def _ready(profile: StepProfile, train: Mapping[str, Any]) -> Change:
@@ -303,24 +274,6 @@ def _half_precision(train: Mapping[str, Any]) -> Change | None:
     return Change(what, "Another training: compare its metrics as well.", _with_trainer(train, precision="bf16-mixed"))
 
 
-def _fused(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
-    """The optimizer as one operation, if it takes most of the module's work and the Lightning config names it."""
-    work = [profile.phases.get(part, 0.0) for part in ("optimizer", "forward", "backward")]
-    optimizer = train["lightning"].get("optimizer")
-    trainer = train["lightning"].get("trainer") or {}
-    # Lightning clips no gradients of a fused optimizer in mixed precision (`MixedPrecision.clip_gradients`).
-    clips = trainer.get("gradient_clip_val") and str(trainer.get("precision") or "") not in _FULL
-    if 2 * work[0] <= sum(work) or clips or not isinstance(optimizer, Mapping):
-        return None
-    arguments = optimizer.get("init_args") or {}
-    module, _, name = str(optimizer.get("class_path")).rpartition(".")
-    if name not in _FUSABLE or module not in _OF_TORCH or {"fused", "foreach", "differentiable"} & set(arguments):
-        return None
-    changed = {**optimizer, "init_args": {**arguments, "fused": True}}
-    what = f"Take the optimizer's step at once: init_args.fused true for {name} in train.lightning."
-    return Change(what, _ROUNDED, {**train, "lightning": {**train["lightning"], "optimizer": changed}})
-
-
 def _larger_micro_batch(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
     if profile.accumulate < 2:
         return None
@@ -346,12 +299,11 @@ class Profiled:
     Attributes:
         parts: part of a step → seconds of a mean step.
         change: what is most worth trying, and `comparison`: what it gave; `failed`: why that is not known.
-        trace: compressed, in Chrome's format; empty if the training ended before its steps.
+        trace: compressed, in Chrome's format.
     """
 
     profile: StepProfile
     parts: dict[str, float]
-    roof: Roofline | None
     bound: Bound
     change: Change | None
     comparison: SpeedComparison | None
@@ -392,25 +344,23 @@ def profile(run: Run, dataset: Dataset | None) -> Profiled:
     settings = run.train_settings()
     with scratch.make("profile") as folder:
         log.info("profile: %s timed steps after %s of warm-up", STEPS, WARMUP)
-        before = _measure(run, dataset, settings, folder.path, traced=TRACED)
-        file = folder.path / TRACE
-        trace = file.read_bytes() if file.exists() else b""
+        before = _measure(run, dataset, settings, folder.path)
+        trace = (folder.path / TRACE).read_bytes()
         parts = parts_of(before, settings["checkpoint"])
-        roof = roofline(before, parts)
-        bound = bound_by(parts, roof)
+        bound = bound_by(before, parts)
         change = change_for(bound, before, settings, num_cores())
         after, failed = None, ""
         if change is not None:
             log.info("profile: bound by %s; measuring the change: %s", NAMES[bound], change.what)
             after, failed = _try(run, dataset, change, folder.path)
     comparison = None if change is None or after is None else _compared(before, after, settings, change)
-    return Profiled(before, parts, roof, bound, change, comparison, after, failed, trace)
+    return Profiled(before, parts, bound, change, comparison, after, failed, trace)
 
 
 def _try(run: Run, dataset: Dataset | None, change: Change, folder: Path) -> tuple[StepProfile | None, str]:
     """The same steps with a change; or None, and why they cannot be taken."""
     try:
-        return _measure(run, dataset, change.train, folder, change=change), ""
+        return _measure(run, dataset, change.train, folder, change), ""
     except TrainwrightError as error:
         return None, error.message
 
@@ -420,8 +370,6 @@ def _measure(
     dataset: Dataset | None,
     train: Mapping[str, Any],
     folder: Path,
-    *,
-    traced: int = 0,
     change: Change | None = None,
 ) -> StepProfile:
     mixture = run.resolved.mixture
@@ -436,7 +384,6 @@ def _measure(
         devices=spec.devices,
         warmup=WARMUP,
         steps=STEPS,
-        traced=traced,
         folder=str(folder),
         batches_ready=change is not None and change.batches_ready,
         compiled=change is not None and change.compiled,
@@ -455,7 +402,7 @@ def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, An
 
 def profile_page(run: Run, profiled: Profiled) -> str:
     """The page."""
-    profile, roof = profiled.profile, profiled.roof
+    profile = profiled.profile
     return page(
         "profile",
         title=f"{run.spec.name}: profile",
@@ -467,16 +414,8 @@ def profile_page(run: Run, profiled: Profiled) -> str:
         figures=_figures(profiled),
         parts=_parts(profiled),
         before_and_after=_before_and_after(profiled.comparison),
-        device=[]
-        if roof is None
-        else [
-            _row("arithmetic", profile.flops, profile.peak_flops, "FLOP", roof.compute),
-            _row("memory traffic", profile.bytes, profile.peak_bytes, "B", roof.memory),
-        ],
         operations=_operations(profile),
         steps=len(profile.step_s),
-        traced=profile.traced,
-        cut=profile.cut,
         on_cuda=profile.device == "cuda",
         overlaps=profile.world_size > 1 and profile.exchange_s is None,
     )
@@ -535,16 +474,12 @@ def _before_and_after(compared: SpeedComparison | None) -> str:
     return bars(made, "Samples per second before and after the change")
 
 
-def _row(name: str, amount: float, best: float, unit: str, share: float) -> tuple[str, ...]:
-    return name, _amount(amount, unit), _amount(best, f"{unit}/s"), f"{share:.0%}"
-
-
 def _operations(profile: StepProfile) -> list[tuple[str, str, str]]:
     """The operations of a traced step: name, calls and time."""
     steps = profile.traced
     return [
         (operation.name, f"{operation.calls / steps:,.1f}", _time(operation.seconds / steps))
-        for operation in (profile.operations if steps else [])
+        for operation in profile.operations
     ]
 
 
@@ -552,10 +487,3 @@ def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} µs"
-
-
-def _amount(value: float, unit: str) -> str:
-    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.2f} {prefix}{unit}"
-    return f"{value:.0f} {unit}"

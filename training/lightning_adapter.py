@@ -19,7 +19,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
@@ -338,11 +337,6 @@ def resume_logged(trainer: Trainer, accumulated: Mapping[str, Mapping[str, Any]]
 def synchronises_batch_norm(strategy: ParallelStrategy) -> bool:
     """Whether the config has `sync_batchnorm: true`; relies on `ParallelStrategy._layer_sync`."""
     return strategy._layer_sync is not None
-
-
-def replace_layer_sync(strategy: ParallelStrategy, sync: LayerSync) -> None:
-    """Make a strategy's `setup` synchronise batch norms by `sync`; relies on `ParallelStrategy._layer_sync`."""
-    strategy._layer_sync = sync
 
 
 def is_restoring(frame: FrameSummary) -> bool:

@@ -1,19 +1,13 @@
 """The child process that profiles a short training: `python -m training.profile REQUEST ANSWER`.
 
 It trains in a scratch folder as a rank does, and neither opens a store nor writes a checkpoint. This process is rank 0;
-it starts the other ranks beside itself. The steps come in order: warm-up, timed steps, then steps that are counted,
-traced or not synchronised.
+it starts the other ranks beside itself. After some steps of warm-up, `torch.profiler` records the timed steps, and on
+several ranks some more that exchange no gradients.
 
-A clock times the parts of a step: each second belongs to the innermost part that is running. The parts are entered
-around the documented methods of Lightning's strategies, so a module is timed as it is. On CUDA the clock waits for the
-device at each border: kernels run behind the code that launches them.
+Lightning tells its profiler where a step is, so the parts of a step have names in the record. Each second belongs to
+the innermost part. On CUDA, the end of each part waits for the device: kernels run behind the code that launches them.
 
-Arithmetic and memory traffic of a step's operations are counted as in the roofline model (Williams, Waterman,
-Patterson, CACM 52(4), 2009), beside what the device can do of each. FLOPs are those of matrix products, convolutions
-and attention, as torch counts them. Bytes are what operations read and write if no cache keeps anything between two
-operations, so they are an upper bound.
-
-A trace is in Chrome's format, which ui.perfetto.dev opens. It holds names and times, and no values.
+The trace is in Chrome's format, which ui.perfetto.dev opens. It holds names and times, and no values.
 """
 
 from __future__ import annotations
@@ -23,26 +17,25 @@ import gzip
 import itertools
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-import torch.distributed as dist
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.profilers import Profiler
 from torch import nn
-from torch.autograd.profiler_util import EventList
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import EventList, FunctionEvent
+from torch.profiler import ProfilerActivity, record_function, schedule
 from torchmetrics import Metric
 
 from data_contracts.errors import Interrupted, TrainwrightError, UsageError, from_json
@@ -68,75 +61,104 @@ from training.user.ready import build_all
 _UNSYNCHRONISED = 10
 # What is none of the other parts: callbacks, logging, schedules.
 BETWEEN = "callbacks"
-# Method of the strategy → the part of a step that it is.
-METHODS = {
+# The last word of an action of Lightning's → the part of a step that it is.
+PARTS = {
     "batch_to_device": "transfer",
     "training_step": "forward",
     "backward": "backward",
     "optimizer_step": "optimizer",
 }
-MOST_EVENTS = 400_000  # some 80 MB of JSON, 8 MB compressed
+# Recorded within a step, and not part of it.
+_APART = ("validation", "first checkpoint", "checkpoint")
+_PREFIX, _STEP = "trainwright: ", "ProfilerStep"
 _MOST_OPERATIONS = 12
+# Matrix products, convolutions, attention and recurrent layers, which are bound by arithmetic.
+_PRODUCTS = re.compile("mm|conv|linear|attention|lstm|gru|rnn")
+# An operation that takes less on average costs more to call than to compute.
+_SHORT_S = 20e-6
 # What torch writes of the machine and of paths.
 _LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
 # Batches that are held in memory, and taken again and again.
 _HELD = 32
+# Settings of the Trainer that a profile replaces: loggers would report this training to their servers.
+_OURS = ("logger", "profiler")
 # How long a rank that failed may take to say so.
 _ENDS_WITHIN_S = 5.0
-_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
-_WIDTH, _COPIED_BYTES, _FOR_S = 1024, 2**26, 0.15
 
 
 class Done(BaseException):
     """Leaves the training once all is measured, without the validation and the hooks at its end."""
 
 
-class ProfiledSteps:
-    """What happens between the steps of a profile; a part that a short training does not reach stays unmeasured.
+class NamedParts(Profiler):
+    """Names the parts of a step in torch's record, as Lightning begins and ends them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: dict[str, record_function] = {}
+
+    def start(self, action_name: str) -> None:
+        """Begin a part; other actions of Lightning's are passed over."""
+        part = PARTS.get(action_name.rpartition(".")[2])
+        if part is not None:
+            self.begin(action_name, part)
+
+    def stop(self, action_name: str) -> None:
+        """End the part, once the device has done its work."""
+        record = self._running.pop(action_name, None)
+        if record is not None:
+            _wait_for_device()
+            record.__exit__(None, None, None)
+
+    def begin(self, action_name: str, part: str) -> None:
+        """Begin a part that Lightning has no action for."""
+        _wait_for_device()
+        self._running[action_name] = record_function(f"{_PREFIX}{part}")
+        self._running[action_name].__enter__()
+
+
+def _wait_for_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class ProfiledSteps(L.Callback):
+    """Runs torch's profiler from step to step of a training, and ends the training once all is measured.
 
     Attributes:
-        step_s, phases: of the timed steps.
-        exchange_s: what the backward passes of the middle step take longer than those of one without an exchange.
+        current: number of the step that is running, from 0.
+        profiler: has the record once `close` was called.
     """
 
-    def __init__(self, request: ProfileRequest, clock: PhaseClock, accumulate: int, *, traces: bool) -> None:
-        self._request, self._clock, self._accumulate = request, clock, accumulate
-        self._taken = -1
-        self._began = self._validated = 0.0
-        self._left: list[tuple[Callable[[L.Trainer], None], Callable[[L.Trainer], None], int]] = [
-            (self._nothing, self._nothing, request.warmup),
-            (self._begin_timing, self._end_timing, request.steps),
-        ]
-        if request.traced:
-            self._left += [
-                (self._begin_counting, self._end_counting, 1),
-                *([(self._begin_free, self._end_free, _UNSYNCHRONISED)] if request.ranks > 1 else []),
-                # All ranks take equally many steps; one of them writes the trace.
-                (self._begin_trace, self._end_trace, request.traced)
-                if traces
-                else (self._nothing, self._nothing, request.traced),
-            ]
-        self._ends: Callable[[L.Trainer], None] | None = None
-        self._remaining = 0
-        self.step_s: list[float] = []
-        self.phases: dict[str, float] = {}
-        self.exchange_s: float | None = None
-        self._backward_s: list[float] = []
-        self._passed_back = self._synchronised_s = 0.0
-        self.counter: OperationCounter | None = None
-        self.counted = False
-        self.checkpoint_s: float | None = None
-        self.operations: list[Operation] = []
-        self.traced, self.cut = 0, False
-        self._timing = False
+    def __init__(self, request: ProfileRequest, parts: NamedParts, accumulate: int) -> None:
+        self._request, self._parts, self._accumulate = request, parts, accumulate
+        self._micro_batches = self.current = 0
         self._stack = contextlib.ExitStack()
-        self._profiler: Any = None
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        exchanges = request.ranks > 1 and request.train.get("strategy") == "ddp"
+        self._recorded = request.steps + (_UNSYNCHRONISED if exchanges else 0)
+        steps = schedule(wait=0, warmup=request.warmup, active=self._recorded, repeat=1)
+        self.profiler = torch.profiler.profile(activities=activities, schedule=steps)
 
     def between_steps(self, loop: StepLoop, fetcher: Any) -> None:
         """Called before each micro-batch is fetched."""
-        self._taken += 1
-        if self._taken % self._accumulate == 0:
-            self.stepped(loop.trainer)
+        self.current, within = divmod(self._micro_batches, self._accumulate)
+        self._micro_batches += 1
+        if within:
+            return
+        if self.current == self._request.warmup + self._recorded:
+            self.close(loop.trainer)
+            raise Done
+        if self.current == 0:
+            self.profiler.start()
+        else:
+            self.profiler.step()
+        if self.current == self._request.warmup + self._request.steps:
+            model = loop.trainer.strategy.model
+            assert isinstance(model, nn.parallel.DistributedDataParallel)
+            self._stack.enter_context(model.no_sync())
 
     def passes_over(self, loop: StepLoop) -> bool:
         """No micro-batch is skipped."""
@@ -144,301 +166,98 @@ class ProfiledSteps:
 
     def enter(self, place: str) -> None:
         """Called when a batch is asked for, and when it is there."""
-        self._clock.enter("data") if place == "fetching" else self._clock.leave()
+        self._parts.begin("fetch", "data") if place == "fetching" else self._parts.stop("fetch")
 
     def waited(self, seconds: float) -> None:
-        """Nothing to add: the clock has it."""
-
-    def stepped(self, trainer: L.Trainer) -> None:
-        """A step ends and another may begin."""
-        self._note_step()
-        while not self._remaining:
-            if self._ends is not None:
-                self._ends(trainer)
-                self._ends = None
-            if not self._left:
-                self.close(trainer)
-                raise Done
-            begins, self._ends, self._remaining = self._left.pop(0)
-            begins(trainer)
-        self._remaining -= 1
-
-    def _note_step(self) -> None:
-        now, validated = self._clock.now(), self._clock.seconds["validation"]
-        if self._timing:
-            self.step_s.append(now - self._began - (validated - self._validated))
-        passed_back = self._clock.seconds.get("backward", 0.0)
-        self._backward_s.append(passed_back - self._passed_back)
-        self._began, self._validated, self._passed_back = now, validated, passed_back
-
-    def close(self, trainer: L.Trainer) -> None:
-        """The training is over, perhaps before all parts were measured."""
-        self._note_step()
-        if self._ends is not None and not self._remaining:
-            self._ends(trainer)
-        elif self._timing:
-            self._end_timing(trainer)
-        self._stack.close()
-        self.checkpoint_s = _checkpoint_s(trainer) if self._request.traced else None
-
-    def _restart(self) -> None:
-        self._clock.restart()
-        self._began, self._validated, self._passed_back, self._backward_s = self._clock.now(), 0.0, 0.0, []
-
-    def _nothing(self, trainer: L.Trainer) -> None:
-        """Steps of which nothing is measured."""
-
-    def _begin_timing(self, trainer: L.Trainer) -> None:
-        self._restart()
-        self._timing = True
-
-    def _end_timing(self, trainer: L.Trainer) -> None:
-        self._timing = False
-        self._synchronised_s = statistics.median(self._backward_s)
-        self.phases = {part: seconds for part, seconds in self._clock.seconds.items() if part != "validation"}
-
-    def _begin_counting(self, trainer: L.Trainer) -> None:
-        sharded = trainer.world_size > 1 and not hasattr(trainer.strategy.model, "no_sync")
-        if not sharded:  # a step of sharded parameters does not run inside another dispatch
-            self.counter = self._stack.enter_context(OperationCounter())
-
-    def _end_counting(self, trainer: L.Trainer) -> None:
-        self._stack.close()
-        self.counted = self.counter is not None
-
-    def _begin_free(self, trainer: L.Trainer) -> None:
-        model = trainer.strategy.model
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            self._stack.enter_context(model.no_sync())
-            self._restart()
-
-    def _end_free(self, trainer: L.Trainer) -> None:
-        self._stack.close()
-        if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel):
-            self.exchange_s = max(0.0, self._synchronised_s - statistics.median(self._backward_s))
-
-    def _begin_trace(self, trainer: L.Trainer) -> None:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if trainer.strategy.root_device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = self._stack.enter_context(torch.profiler.profile(activities=activities))
-        self._clock.names_in_trace = True
-
-    def _end_trace(self, trainer: L.Trainer) -> None:
-        self._clock.names_in_trace = False
-        self._stack.close()
-        folder = Path(self._request.folder)
-        raw = folder / "torch-trace.json"
-        self._profiler.export_chrome_trace(str(raw))
-        self.operations = longest(self._profiler.key_averages())
-        self.cut = rewrite(raw, folder / TRACE)
-        raw.unlink()
-        self.traced = self._request.traced
-
-
-def _checkpoint_s(trainer: L.Trainer) -> float:
-    """Seconds that a checkpoint holds the steps: its copy to host memory, into buffers that are there already."""
-    staging, seconds = Staging(), 0.0
-    for _ in range(2):
-        began = time.perf_counter()
-        capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging).wait()
-        seconds = time.perf_counter() - began
-    return seconds
-
-
-class PhaseClock:
-    """Seconds by part.
-
-    Attributes:
-        seconds: part → seconds of its own, since the last `restart`.
-        names_in_trace: whether the parts are written into a trace that is being recorded.
-    """
-
-    def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, settle: Callable[[], None] | None = None
-    ) -> None:
-        self._clock, self._settle = clock, settle
-        self._parts: list[tuple[str, Any]] = []
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.names_in_trace = False
-        self._since = clock()
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self._count()
-        self.seconds = defaultdict(float)
-
-    def enter(self, part: str) -> None:
-        """A part begins, within the one that is running."""
-        self._count()
-        record = torch.profiler.record_function(f"trainwright: {part}") if self.names_in_trace else None
-        if record is not None:
-            record.__enter__()
-        self._parts.append((part, record))
-
-    def leave(self) -> None:
-        """The part that began last ends."""
-        self._count()
-        _, record = self._parts.pop()
-        if record is not None:
-            record.__exit__(None, None, None)
-
-    def now(self) -> float:
-        """The time, once the device has done what it was given."""
-        self._count()
-        return self._since
-
-    def _count(self) -> None:
-        if self._settle is not None:
-            self._settle()
-        now = self._clock()
-        self.seconds[self._parts[-1][0] if self._parts else BETWEEN] += now - self._since
-        self._since = now
-
-    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call as a part, where this thread makes it."""
-        mine = threading.get_ident()
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != mine:
-                return call(*args, **kwargs)
-            self.enter(part)
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.leave()
-
-        return timed
-
-
-class ValidationClock(L.Callback):
-    """Counts validation, which is no part of a step, as a part of its own."""
-
-    def __init__(self, clock: PhaseClock) -> None:
-        self._clock = clock
+        """Nothing to add: the record has it."""
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Validation begins."""
-        self._clock.enter("validation")
+        """Validation is not part of a step."""
+        self._parts.begin("validation", "validation")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The steps continue."""
-        self._clock.leave()
+        self._parts.stop("validation")
+
+    def close(self, trainer: L.Trainer) -> None:
+        """Measure how long a checkpoint holds the steps, and end the record; the training may have ended before."""
+        self._stack.close()
+        staging = Staging()
+        for part in ("first checkpoint", "checkpoint"):  # the second one goes into buffers that are there already
+            self._parts.begin(part, part)
+            capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging).wait()
+            self._parts.stop(part)
+        self.profiler.stop()
 
 
-def time_parts(trainer: L.Trainer, clock: PhaseClock) -> None:
-    """Time the methods of a Trainer's strategy, and this thread's waits for collectives."""
-    for name, part in METHODS.items():
-        setattr(trainer.strategy, name, clock.timed(part, getattr(trainer.strategy, name)))
-    dist.Work.wait = clock.timed("synchronisation", dist.Work.wait)  # type: ignore[method-assign]
+def steps_of(events: Iterable[FunctionEvent]) -> list[dict[str, float]]:
+    """Seconds of the parts of each recorded step, in order. What is within two parts belongs to the inner one."""
+    steps: dict[float, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for event in events:
+        if not event.name.startswith((_PREFIX, _STEP)):
+            continue
+        around = _named_from(event)
+        step = around[-1]
+        if not step.name.startswith(_STEP):  # before the first step, or after the last
+            continue
+        seconds = event.time_range.elapsed_us() / 1e6
+        parts = steps[step.time_range.start]
+        parts[_part_name(event)] += seconds
+        if event is not step:
+            parts[_part_name(around[1])] -= seconds
+    return [dict(steps[start]) for start in sorted(steps)]
 
 
-class OperationCounter(TorchDispatchMode):
-    """Counts the operations that run inside it.
-
-    Attributes:
-        bytes: read and written.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-        self._flops = FlopCounterMode(display=False)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations so far."""
-        return int(self._flops.get_total_flops())
-
-    def __enter__(self) -> OperationCounter:
-        self._flops.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._flops.__exit__(*error)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        self.bytes += traffic([*tree_leaves(args), *tree_leaves(kwargs or {})], tree_leaves(made), func._schema)
-        return made
+def _named_from(event: FunctionEvent) -> list[FunctionEvent]:
+    """The event and the parts around it, up to its step."""
+    named, parent = [event], event.cpu_parent
+    while parent is not None:
+        if parent.name.startswith((_PREFIX, _STEP)):
+            named.append(parent)
+        parent = parent.cpu_parent
+    return named
 
 
-def traffic(taken: list[Any], made: list[Any], schema: Any) -> int:
-    """Bytes of an operation's arguments and results; 0 for one that only makes a view of its argument."""
-    given = [one for one in taken if isinstance(one, torch.Tensor)]
-    results = [one for one in made if isinstance(one, torch.Tensor)]
-    if not schema.is_mutable and given and all(any(_shares(one, other) for other in given) for one in results):
-        return 0
-    return sum(one.numel() * one.element_size() for one in [*given, *results])
+def _part_name(event: FunctionEvent) -> str:
+    return BETWEEN if event.name.startswith(_STEP) else str(event.name.removeprefix(_PREFIX))
 
 
-def _shares(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    try:
-        return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
-    except (NotImplementedError, RuntimeError):  # a tensor without storage of its own
-        return False
+def exchange_s(synchronised: list[dict[str, float]], others: list[dict[str, float]]) -> float | None:
+    """Seconds that the backward passes of the middle step take longer than those of one without an exchange."""
+    if not others:
+        return None
+    middle, alone = (
+        statistics.median(parts.get("backward", 0.0) for parts in steps) for steps in (synchronised, others)
+    )
+    return max(0.0, middle - alone)
 
 
-def peaks(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
-    """FLOPs and bytes per second that this process gets from the device with large operands."""
-    left = torch.ones(_WIDTH, _WIDTH, device=device, dtype=dtype)
-    product = torch.empty_like(left)
-    source = torch.ones(_COPIED_BYTES // 4, device=device)
-    target = torch.empty_like(source)
-    multiplied = _per_second(lambda: torch.mm(left, left, out=product), device)
-    return multiplied * 2 * _WIDTH**3, _per_second(lambda: target.copy_(source), device) * 2 * _COPIED_BYTES
-
-
-def _per_second(call: Callable[[], Any], device: torch.device) -> float:
-    def synchronize() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    with torch.no_grad():
-        call()  # the first call prepares libraries
-        synchronize()
-        calls, began = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - began) < _FOR_S:
-            call()
-            synchronize()
-            calls += 1
-    return calls / seconds
-
-
-def rewrite(path: Path, to: Path, most_events: int = MOST_EVENTS) -> bool:
-    """Write torch's trace anew without names of the machine, compressed; returns whether later events are left out."""
-    # Python reads and writes NaN and Infinity, which are not JSON: the viewer would refuse the whole file.
-    found = json.loads(path.read_text(errors="replace"), parse_constant=lambda _: None)
-    trace, cut = shortened(found, most_events)
-    with gzip.open(to, "wt", compresslevel=6) as file:
-        json.dump(trace, file, allow_nan=False)
-    return cut
-
-
-def shortened(trace: Mapping[str, Any], most_events: int) -> tuple[dict[str, object], bool]:
-    """A trace with the first `most_events` events by time, and whether others are left out."""
-    kept = {name: value for name, value in trace.items() if name not in _LEFT_OUT and name != "traceEvents"}
-    events = trace.get("traceEvents", [])
-    named = [one for one in events if one.get("ph") == "M"]
-    timed = sorted((one for one in events if one.get("ph") != "M"), key=lambda one: float(one.get("ts", 0)))
-    return {**kept, "traceEvents": [*named, *timed[:most_events]]}, len(timed) > most_events
-
-
-def longest(averages: EventList) -> list[Operation]:
-    """The operations with the most time of their own, longest first; on CUDA, that of the device."""
-    on_device = any(one.self_device_time_total for one in averages)
+def operations_of(averages: EventList) -> list[Operation]:
+    """The operations with their own time, longest first; on CUDA, that of the device."""
+    on_device = any(row.self_device_time_total for row in averages)
     rows = [
         Operation(
-            name=str(one.key)[:80],
-            calls=one.count,
-            seconds=(one.self_device_time_total if on_device else one.self_cpu_time_total) / 1e6,
+            name=str(row.key)[:80],
+            calls=row.count,
+            seconds=(row.self_device_time_total if on_device else row.self_cpu_time_total) / 1e6,
         )
-        for one in averages
-        if not str(one.key).startswith(("trainwright: ", "ProfilerStep"))
+        for row in averages
+        if row.device_type == DeviceType.CPU
+        and not row.is_user_annotation
+        and not str(row.key).startswith(("autograd::", _PREFIX, _STEP))
     ]
-    return sorted(rows, key=lambda one: -one.seconds)[:_MOST_OPERATIONS]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def write_trace(profiler: torch.profiler.profile, to: Path) -> None:
+    """Write torch's trace without names of the machine, compressed."""
+    raw = to.with_name("torch-trace.json")
+    profiler.export_chrome_trace(str(raw))
+    # Python reads and writes NaN and Infinity, which are not JSON: the viewer would refuse the whole file.
+    trace = json.loads(raw.read_text(errors="replace"), parse_constant=lambda _: None)
+    raw.unlink()
+    with gzip.open(to, "wt", compresslevel=6) as file:
+        json.dump({name: value for name, value in trace.items() if name not in _LEFT_OUT}, file, allow_nan=False)
 
 
 class ReadyBatches:
@@ -509,20 +328,17 @@ def _profiled(context: Context, request: ProfileRequest, report: Report) -> Step
     plan, loaders = our_loaders(context)
     loader = loaders.get("train_dataloaders")
     accumulate = plan.accumulate if plan else 1
-    on_gpu = torch.cuda.is_available()
-    clock = PhaseClock(settle=torch.cuda.synchronize if on_gpu else None)
-    steps = ProfiledSteps(request, clock, accumulate, traces=context.rank == 0)
-    owned = {**owned_settings(context, plan), "logger": History()}
-    callbacks = [CountRows(), ValidationClock(clock)]
+    parts = NamedParts()
+    steps = ProfiledSteps(request, parts, accumulate)
+    owned = {**owned_settings(context, plan), "logger": History(), "profiler": parts}
     module, datamodule, trainer = build_all(
-        context.settings, context.project, str(context.dataset_path or ""), owned, callbacks
+        context.settings, context.project, str(context.dataset_path or ""), owned, [CountRows(), steps]
     )
     if request.compiled:
         compile_parts(module)
     if request.batches_ready:
         with_ready_batches(loaders, datamodule or module, (request.warmup + request.steps) * accumulate)
     install(trainer, steps, steps)
-    time_parts(trainer, clock)
     call_at_the_end(trainer, lambda: steps.close(trainer))
     report(Advanced(done=1, long=True))
     try:
@@ -531,38 +347,46 @@ def _profiled(context: Context, request: ProfileRequest, report: Report) -> Step
     finally:
         if isinstance(loader, TrainLoader):
             loader.close()
-    if not steps.step_s:
+    if steps.current < request.warmup:
         raise UsageError(
             f"The training ends before a step can be timed: the first {request.warmup} steps are its warm-up.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches, or give more data.",
         )
+    if context.rank == 0:
+        write_trace(steps.profiler, Path(request.folder) / TRACE)
     spent = loader.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
-    return _answer(context, plan, trainer.strategy.root_device, steps, spent)
+    return _answer(request, context, plan, steps.profiler, spent)
 
 
 def _answer(
-    context: Context, plan: Plan | None, device: torch.device, steps: ProfiledSteps, spent: Mapping[str, float]
+    request: ProfileRequest,
+    context: Context,
+    plan: Plan | None,
+    profiler: torch.profiler.profile,
+    spent: Mapping[str, float],
 ) -> StepProfile:
-    counter = steps.counter if steps.counted else None
-    rates = peaks(device, _dtype(context)) if counter is not None else (0.0, 0.0)
+    recorded = steps_of(profiler.events())
+    timed, unsynchronised = recorded[: request.steps], recorded[request.steps :]
+    operations = operations_of(profiler.key_averages())
+    busy = [row for row in operations if row.seconds >= _SHORT_S * row.calls]
     return StepProfile(
-        device=device.type,
+        device="cuda" if torch.cuda.is_available() else "cpu",
         world_size=context.world_size,
         rows=context.train.global_batch_size,
         accumulate=plan.accumulate if plan else 1,
         steps_per_epoch=plan.steps_per_epoch if plan else 0,
-        step_s=steps.step_s,
-        phases=steps.phases,
+        step_s=[sum(seconds for part, seconds in parts.items() if part not in _APART) for parts in timed],
+        phases={
+            part: sum(parts.get(part, 0.0) for parts in timed)
+            for part in dict.fromkeys(part for parts in timed for part in parts if part not in _APART)
+        },
         data_cause=max(spent, key=lambda name: spent[name], default=""),
-        exchange_s=steps.exchange_s,
-        flops=counter.flops if counter else 0,
-        bytes=counter.bytes if counter else 0,
-        peak_flops=rates[0],
-        peak_bytes=rates[1],
-        checkpoint_s=steps.checkpoint_s,
-        traced=steps.traced,
-        cut=steps.cut,
-        operations=steps.operations,
+        exchange_s=exchange_s(timed, unsynchronised),
+        traced=len(recorded),
+        busy_s=sum(row.seconds for row in busy),
+        products_s=sum(row.seconds for row in busy if _PRODUCTS.search(row.name)),
+        checkpoint_s=recorded[-1].get("checkpoint"),
+        operations=operations[:_MOST_OPERATIONS],
     )
 
 
@@ -573,19 +397,12 @@ def compile_parts(module: LightningModule) -> None:
             part.compile()
 
 
-def _dtype(context: Context) -> torch.dtype:
-    """The type in which the module multiplies."""
-    precision = str((context.lightning.get("trainer") or {}).get("precision") or "")
-    return _HALF.get(precision.partition("-")[0], torch.float32)
-
-
 def _context(request: ProfileRequest) -> Context:
     """The context of a rank that has neither store nor checkpoint."""
     train = TrainSpec.model_validate(request.train)
     assert isinstance(train.lightning, dict), "the request inlines the Lightning config"
-    # Loggers of the config would report this training to their servers.
     config: dict[str, Any] = dict(train.lightning)
-    config["trainer"] = {name: value for name, value in (config.get("trainer") or {}).items() if name != "logger"}
+    config["trainer"] = {name: value for name, value in (config.get("trainer") or {}).items() if name not in _OURS}
     return Context(
         training="",
         generation=0,

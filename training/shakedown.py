@@ -8,7 +8,6 @@ values, such as how good a metric is, does not count here.
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch.utils import _pytree as pytree
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from data_contracts.errors import (
     CorruptError,
@@ -50,7 +49,7 @@ from training.score.metrics import metric_classes
 from training.score.outcomes import NotFinite, PredictionTable, Scored, pair_tables
 from training.score.scoring import Scorer, perturbations, score
 from training.score.team import Progress
-from training.user.imports import in_project
+from training.user.imports import user_line
 from training.user.ready import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 
 # A batch has as many rows as fit ROW_BYTES, and at least LEAST_ROWS, if its first shard has them.
@@ -215,7 +214,7 @@ class _Trial:
 
     def with_place(self, failure: TrainwrightError, error: BaseException) -> TrainwrightError:
         """A failure with the user's line that raised, and with the types and shapes of the module's last batch."""
-        place = _place(error, self.request.project.resolve())
+        place = user_line(error, self.request.project.resolve())
         batch = f", with a batch of {self.watch.batch}" if self.watch.batch else ""
         message = f"{failure.message.rstrip('.')}; met before the training{place}{batch}."
         return type(failure)(
@@ -406,23 +405,14 @@ def _last_batch(trainer: L.Trainer) -> float:
 
 def _described(batch: Any) -> str:
     """The types and shapes in a batch, of its first parts."""
-    leaves = pytree.tree_leaves(batch)[:6]
+    leaves: list[Any] = []
+    apply_to_collection(batch, (torch.Tensor, str, int, float), leaves.append)
     return ", ".join(
         f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
         if isinstance(leaf, torch.Tensor)
         else type(leaf).__name__
-        for leaf in leaves
+        for leaf in leaves[:6]
     )
-
-
-def _place(error: BaseException | None, root: Path) -> str:
-    """The user's line that raised, as part of a sentence; "" if none did."""
-    while error is not None:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if in_project(frame, root)]
-        if frames:
-            return f" in {Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno}"
-        error = error.__cause__ or error.__context__
-    return ""
 
 
 if __name__ == "__main__":

@@ -132,7 +132,6 @@ class ProfileRequest(Message):
         nodes, devices: ranks are processes of this machine, as many as the training has.
         warmup: steps before the first that is timed.
         steps: steps that are timed.
-        traced: steps of the trace that follow them; 0: no trace, and operations are not counted.
         folder: of the trace, and of what the training writes.
         batches_ready: whether the timed steps take batches that were prepared before them.
         compiled: whether the module's parts are compiled with torch.compile.
@@ -147,7 +146,6 @@ class ProfileRequest(Message):
     devices: int = 1
     warmup: int
     steps: int
-    traced: int = 0
     folder: str
     batches_ready: bool = False
     compiled: bool = False
@@ -159,14 +157,14 @@ class ProfileRequest(Message):
 
 
 class Operation(Record):
-    """An operation of the traced steps: calls and seconds of its own, over all traced steps."""
+    """An operation: calls and seconds of its own, over all recorded steps."""
 
     name: str
     calls: int
     seconds: float
 
 
-class StepProfile(Message):
+class StepProfile(Message, extra="ignore"):
     """Where the time of the timed steps went, on rank 0.
 
     Attributes:
@@ -178,11 +176,11 @@ class StepProfile(Message):
         data_cause: what took longest while batches were prepared.
         exchange_s: seconds that the backward passes of the middle step take longer than those of one that exchanges no
             gradients; None: not measured.
-        flops: floating-point operations of a step on this rank; bytes: that its operations read and wrote; 0: not
-            counted.
-        peak_flops, peak_bytes: per second, as this device does them with large operands.
+        traced: steps of the trace, with those that exchange no gradients.
+        busy_s: seconds of the recorded steps in operations that are not short; products_s: of these, in matrix
+            products, convolutions, attention and recurrent layers.
         checkpoint_s: seconds that a checkpoint holds the steps; None: not measured.
-        traced: steps in the trace; cut: whether later events were left out of it.
+        operations: the longest ones.
     """
 
     device: str
@@ -194,13 +192,10 @@ class StepProfile(Message):
     phases: dict[str, float]
     data_cause: str = ""
     exchange_s: float | None = None
-    flops: float = 0.0
-    bytes: float = 0.0
-    peak_flops: float = 0.0
-    peak_bytes: float = 0.0
-    checkpoint_s: float | None = None
     traced: int = 0
-    cut: bool = False
+    busy_s: float = 0.0
+    products_s: float = 0.0
+    checkpoint_s: float | None = None
     operations: list[Operation] = Field(default_factory=list)
 
 

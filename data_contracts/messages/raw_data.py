@@ -104,12 +104,6 @@ class LookRequest(RawFiles):
     """Look at raw files for a command that knows nothing about them yet."""
 
 
-class ColumnNames(Message):
-    """The columns that the files begin with, in the order in which they first appear."""
-
-    names: list[str]
-
-
 class Drafted(Message):
     """A suite drafted from raw files; see `data_contracts.contract.inference.Draft`.
 
@@ -257,7 +251,6 @@ class FileDigests(Message):
 CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
 DRAFT: Final = Child("infra.contract.draft_worker", LookRequest, Drafted)
-COLUMNS: Final = Child("infra.sources.schema_sniff", LookRequest, ColumnNames)
 LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, ChunkOffsets)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)

@@ -56,7 +56,6 @@ def predict(arguments: argparse.Namespace) -> Answer:
         keep=_column_names(arguments.keep),
         label=_column_names(arguments.label),
         batch_size=arguments.batch_size,
-        contract=arguments.contract,
         overwrite=arguments.overwrite,
     )
     with _progress_line(quiet=arguments.quiet or arguments.json) as show:
@@ -66,8 +65,6 @@ def predict(arguments: argparse.Namespace) -> Answer:
         "model": summary.name,
         "version": summary.version,
         "output": options.output,
-        "expectations": summary.expectations,
-        "not_checked": summary.not_checked,
         **{key: one for key, one in found.to_json().items() if key != "schema_version"},
     }
     lines = _summary_in_words(summary, options.output)
@@ -89,9 +86,6 @@ def _summary_in_words(summary: PredictSummary, output: str) -> list[str]:
         lines.append(f"  no label    the input has no {', '.join(found.no_label)}, and needs none")
     if found.left_out:
         lines.append(f"  left out    {', '.join(found.left_out)}: no value for each row")
-    if summary.expectations:
-        lines.append(f"  contract    the rows meet {summary.expectations} expectations")
-    lines += [f"  not checked {one.rstrip('.')} (the input has no such column)" for one in summary.not_checked]
     return lines
 
 

@@ -1,8 +1,4 @@
-"""What the beginning of a file says of its columns and rows, without reading it whole.
-
-Run as `python -m infra.sources.schema_sniff REQUEST ANSWER` by `infra.child`, it finds the columns of raw files, whose
-beginnings may fill the memory or end their parser.
-"""
+"""What the beginning of a file says of its columns and rows, without reading it whole."""
 
 from __future__ import annotations
 
@@ -16,9 +12,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import COLUMNS, ColumnNames, LookRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.processes.child_main import Report, child_main
 from infra.processes.this_process import note
 from infra.sources.places import Places, decompressed, stored_bytes
 from infra.sources.read import file_facts
@@ -80,15 +74,3 @@ def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
         decompressed(buffered, file) as plain,
     ):
         yield plain
-
-
-def main(request: LookRequest, report: Report) -> ColumnNames:
-    """The names of the columns that the files begin with; UsageError as in `sniff_schema`."""
-    root = Path(request.root)
-    places = Places(request.sources, root)
-    found = (sniff_schema(file, request.sources, root, places).names for file in request.files)
-    return ColumnNames(names=list(dict.fromkeys(name for names in found for name in names)))
-
-
-if __name__ == "__main__":
-    child_main(COLUMNS, main)

@@ -6,12 +6,11 @@ The id covers losses, weights, optimizer, schedules, generators of every rank an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gang import Gang, answer, make_dataset
+from tests.support.gang import Gang, answer
 
 STEPS = 50
 EVERY_STEP = {"checkpoint": {"every_steps": 1}}
@@ -28,7 +27,6 @@ PAIRS: list[tuple[str, int, str, bool, bool, float, bool]] = [
     ("ddp", 2, "parquet", True, False, 0.0, False),
     ("ddp", 4, "tfrecord", False, False, 0.2, False),
 ]
-SAMPLE = (2, 4)
 
 
 def test_every_two_values_stand_together_somewhere() -> None:
@@ -83,32 +81,3 @@ def test_killed_with_a_module_that_asks_the_trainer_about_its_loader(gang: Calla
     run.environment = looking
     found = run.train_to_end(1, sealed)
     assert found["ref"]["id"] == end["ref"]["id"]
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(at, marks=[] if at in SAMPLE else pytest.mark.sweep) for at in range(len(PAIRS))]
-)
-def test_killed_in_the_middle_of_an_epoch(case: int, gang: Callable[..., Gang], tmp_path: Path) -> None:
-    strategy, ranks, form, accumulates, schedule, dropout, clip = PAIRS[case]
-    told = make_dataset(tmp_path / "rows", {"train": 100, "val": 21}, form=form)
-
-    def make(name: str) -> Gang:
-        model = {"class_path": "nets.Killed", "init_args": {"dropout": dropout, "schedule": schedule}}
-        made = gang(
-            name,
-            ranks=ranks,
-            strategy=strategy,
-            micro_batch_size=2 if accumulates else None,
-            lightning={"model": model},
-            trainer={"gradient_clip_val": 0.1 if clip else None},
-            **EVERY_STEP,
-        )
-        made.train["lightning"]["trainer"] = {
-            "accelerator": "cpu", "max_epochs": 3, "gradient_clip_val": 0.1 if clip else None
-        }  # fmt: skip
-        made.dataset, made.dataset_folder = told, tmp_path / "rows"
-        return made
-
-    end = make("whole").train_to_end()
-    found = killed_and_carried_on(make("killed"), [(4, ranks - 1), (8, 0)])
-    assert (found["step"], found["ref"]["id"]) == (end["step"], end["ref"]["id"])

@@ -33,10 +33,8 @@ NATURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 # Ranks use other parameters than each other.
 DDP_ALONE = ("unused", "accumulated")
 # Optimizers that are wrong on shards, and some that are right there.
-REFUSED = ("Adafactor", "Blockwise", "LBFGS", "Lamb", "Muon", "Shampoo")
-NATURES |= {
-    name: ("Base", {"optimizer": name, "lr": 0.02}, {}) for name in ("Lars", "Lion", "NAdam", "Orthogonal", *REFUSED)
-}
+REFUSED = ("Adafactor", "LBFGS", "Muon")
+NATURES |= {name: ("Base", {"optimizer": name, "lr": 0.02}, {}) for name in ("Lars", "Lion", "NAdam", *REFUSED)}
 WAYS = {"single": {}, "ddp": {}, "fsdp": {}, "hsdp": {"shard_ranks": 2}}
 Trained = Callable[[str, str], dict[str, torch.Tensor] | str]
 
@@ -99,8 +97,7 @@ def test_every_strategy_trains_it_as_one_rank_does(way: str, nature: str, traine
     assert isinstance(alone, dict)
     if way != "ddp" and nature in REFUSED:
         assert isinstance(shared, str)
-        assert f"train.strategy: {way} shards " in shared
-        assert f"and {nature} does not change" in shared
+        assert f"train.strategy: {nature} does not change" in shared
         assert "Set train.strategy: ddp" in shared
         return
     assert isinstance(shared, dict), shared

@@ -33,7 +33,6 @@ CASES: dict[str, tuple[dict[str, Any], float]] = {
     "bf16": ({"trainer": {"precision": "bf16-mixed"}}, 0.03),
     "accumulated": ({"micro_batch_size": 4}, 1e-5),
     "clipped": ({"trainer": {"gradient_clip_val": 0.1}}, 1e-5),
-    "normed": ({"model": {"norm": True}, "trainer": {"sync_batchnorm": True}}, 1e-5),
 }
 WAYS = {
     "single-1": {"strategy": "single"},
@@ -57,7 +56,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
         ranks = int(way[-1])
         train = {
             "lightning": {
-                "model": {"class_path": "nets.Numbers", "init_args": settings.get("model", {})},
+                "model": {"class_path": "nets.Numbers", "init_args": {}},
                 "trainer": {
                     "accelerator": "cpu", "max_epochs": -1, "max_steps": STEPS, "log_every_n_steps": 1,
                     **settings.get("trainer", {}),
@@ -72,8 +71,6 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     @functools.cache
     def of_ranks(ranks: str) -> dict[str, dict[str, list[float]]]:
         made = {(way, case): make(way, case, CASES[case][0]) for way in WAYS if way[-1] == ranks for case in cases(way)}
-        if ranks == "2":
-            made["ddp-2", "unsynchronised"] = make("ddp-2", "unsynchronised", {"model": {"norm": True}})
         train_together(list(made.values()))
         found: dict[str, dict[str, list[float]]] = {}
         for (way, case), gang in made.items():
@@ -113,13 +110,11 @@ def test_every_way_of_sharing_the_work_gives_the_losses_of_one_process(way: str,
 
 
 def test_each_setting_has_the_effect_that_it_should(losses: Losses) -> None:
-    alone, shared = losses("single-1"), losses("ddp-2")
+    alone = losses("single-1")
     # Four micro-batches have the gradient of the whole.
     assert alone["accumulated"] == pytest.approx(alone["plain"], abs=CASES["accumulated"][1])
     for case in ("bf16", "clipped"):
         assert alone[case] != pytest.approx(alone["plain"], abs=0.01), case
-    # Without synchronisation each rank has the mean of its own rows.
-    assert shared["unsynchronised"] != pytest.approx(alone["normed"], abs=0.01)
 
 
 @pytest.mark.parametrize("way", ["single-1", *SHARED])

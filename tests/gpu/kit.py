@@ -9,7 +9,6 @@ on the CPU with tiny sizes: it proves that each line runs; its figures mean noth
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -21,7 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,12 +50,7 @@ from infra.gang.conductor import (  # noqa: E402
     TrainingRequest,
     conduct,
 )
-from infra.machine import (  # noqa: E402
-    Gpus,
-    gpu_readings,
-    installed_nvml,
-    threads_per_process,
-)
+from infra.machine import installed_nvml, threads_per_process  # noqa: E402
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
@@ -87,12 +81,11 @@ class Bench:
     """A row's place and sizes, and what it has found.
 
     Attributes:
-        folder: its own; shared: that of all rows of a run, for what a later one compares with.
+        folder: its own.
         tiny: whether it is a dry run on the CPU.
     """
 
     folder: Path
-    shared: Path
     tiny: bool
 
     def __post_init__(self) -> None:
@@ -316,34 +309,7 @@ def weights(bench: Bench, checkpoint: Checkpoint) -> dict[str, str]:
     return {file.path: file.blake3 for file in manifest.files if file.path.endswith(".safetensors")}
 
 
-def seconds_of(work: Callable[[], Any], repeats: int) -> float:
-    """Seconds of some work on the device, waited for, after it was done as often: a device that idles clocks down."""
-    from torch.utils.benchmark import Timer
-
-    timer = Timer("work()", globals={"work": work})
-    timer.timeit(repeats)
-    return float(timer.timeit(repeats).mean)
-
-
 # ---- the rows
-
-
-def ceilings(bench: Bench) -> None:
-    """The card alone: how fast it multiplies and copies."""
-    import torch
-
-    side, num_bytes = (64, 2**16) if bench.tiny else (8192, 2**32)
-    left, right = (torch.randn(side, side, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
-    often = 2 if bench.tiny else 200  # a third of a second
-    product_s = seconds_of(lambda: left @ right, often)
-    bench.report(f"{side}³ bf16 product", f"{2 * side**3 / product_s / 1e12:.1f} TFLOP/s")
-    source = torch.empty(num_bytes, dtype=torch.uint8, device=bench.device)
-    into = torch.empty_like(source)
-    copy_s = seconds_of(lambda: into.copy_(source), often // 2)
-    bench.report("copy on the device (read and written)", f"{2 * num_bytes / copy_s / 1e9:.0f} GB/s")
-    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=not bench.tiny)
-    host_s = seconds_of(lambda: host.copy_(source, non_blocking=True), 5)
-    bench.report("pinned copy to the host", f"{num_bytes / host_s / 1e9:.1f} GB/s")
 
 
 def compiled(bench: Bench) -> dict[str, str]:
@@ -354,7 +320,6 @@ def compiled(bench: Bench) -> dict[str, str]:
 def gpt_beside_bare(bench: Bench) -> None:
     """Tokens of a GPT, ours beside a bare loop, eager and compiled."""
     training, whole = gpt(bench), compiled(bench)
-    began = time.perf_counter()
     turns = Turns(
         bench,
         bench.gpt["warm"],
@@ -380,10 +345,6 @@ def gpt_beside_bare(bench: Bench) -> None:
         use = [f"{each * common.flops_per_token(bench.gpt['size']) / peak:.1%}" for each in tokens_per_s]
         shown = f"bare {tokens_per_s[0]:,.0f} ({use[0]}), ours {tokens_per_s[1]:,.0f} ({use[1]})"
         bench.report(f"{kind}, tokens/s (FLOPs utilisation)", shown)
-        if kind == "compiled":
-            ticks = notes(turns.folders["ours compiled"])["ticks"]
-            first = {"start_s": ticks[-1] - began, "steps_s": ticks[-1] - ticks[0]}
-            (bench.shared / "first-start.json").write_text(json.dumps(first))
     if failed:  # only now, for the other kind has its result
         raise failed[0]
 
@@ -574,86 +535,6 @@ def planned_memory(bench: Bench) -> None:
             bench.report(f"memory of {training.model}", shown.strip(), abs(error) <= 0.1)
 
 
-def second_start(bench: Bench) -> None:
-    """A compiled training whose kernels an earlier one has left below the state folder."""
-    began, training, whole = time.perf_counter(), gpt(bench), compiled(bench)
-    start = {"second": lambda steering: training.ours("second", {**steering, **whole}, {})}
-    turns = Turns(bench, 4, 1, start)
-    turns.wait("second", "ready-0")
-    ticks = notes(turns.folders["second"])["ticks"]
-    start_s, steps_s = ticks[-1] - began, ticks[-1] - ticks[0]
-    first = json.loads((bench.shared / "first-start.json").read_text())
-    share, steps_share = start_s / first["start_s"], steps_s / first["steps_s"]
-    shown = f"{share:.1%}: {start_s:.1f} s, the first {first['start_s']:.1f} s (beside three others)"
-    bench.report("second start to its fourth step, of the first", shown, share <= 0.3)
-    bench.report("its first steps alone", f"{steps_share:.1%}: {steps_s:.1f} s and {first['steps_s']:.1f} s")
-
-
-def meters(bench: Bench) -> None:
-    """Our readings of a GPU beside `nvidia-smi`; its energy beside its summed power; what they cost."""
-    nvml, load_s, warm_s = (stand_in(), 1.0, 0.1) if bench.tiny else (installed_nvml(), 8.0, 3.0)
-    device, power = nvml.nvmlDeviceGetHandleByIndex(0), []
-    with busy(bench):
-        time.sleep(warm_s)  # the driver's watts are the mean of a second
-        energy, began = Gpus(nvml), time.monotonic()
-        energy.sample()
-        while (elapsed_s := time.monotonic() - began) < load_s:
-            power.append(nvml.nvmlDeviceGetPowerUsage(device) / 1000)
-            time.sleep(0.02)
-        joules = energy.sample()[0] / 1e6
-        summed = statistics.fmean(power) * elapsed_s
-        bench.report("energy and summed power", f"{joules:.1f} J and {summed:.1f} J", abs(joules / summed - 1) <= 0.05)
-        theirs, ours = nvidia_smi(bench), gpu_readings(nvml)[0]
-    values = {"MiB": ours.used_bytes / 2**20, "W": ours.watts, "°C": ours.celsius, "% busy": 100 * ours.busy}
-    for (unit, value), other in zip(values.items(), theirs, strict=True):
-        shown = f"ours {value:.1f} {unit}, nvidia-smi's {other:.1f} {unit}"
-        bench.report("reading", shown, abs(value - other) <= max(0.02 * other, 1))
-    began_s, repeats = time.process_time(), 20
-    for _ in range(repeats):
-        gpu_readings(nvml)
-        energy.sample()
-    share = (time.process_time() - began_s) / repeats  # a node reads them once a second
-    bench.report("processor time of a reading, of a second", f"{share:.4%}", share < 0.001)
-
-
-@contextlib.contextmanager
-def busy(bench: Bench) -> Iterator[None]:
-    """Products on the device beside the body, in a process of their own; they have begun when the body does."""
-    side = 64 if bench.tiny else 8192
-    code = (
-        f"import torch; a = torch.randn({side}, {side}, device='{bench.device}', dtype=torch.bfloat16)\n"
-        "float((a @ a)[0, 0]); print(flush=True)\n"
-        "while True:\n    for _ in range(50): a @ a\n    float(a[0, 0])\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise RuntimeError("the load on the device did not begin")
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def nvidia_smi(bench: Bench) -> list[float]:
-    """What nvidia-smi says of the first GPU: MiB, watts, °C and percent."""
-    names = "memory.used,power.draw,temperature.gpu,utilization.gpu"
-    command = ["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader,nounits", "--id=0"]
-    command = ["echo", "100, 300, 50, 90"] if bench.tiny else command
-    return list(map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(",")))
-
-
-def stand_in() -> Any:
-    """A GPU's driver for a dry run."""
-    memory, rates = argparse.Namespace(used=100 * 2**20, total=2**30), argparse.Namespace(gpu=90)
-    values: dict[str, Any] = {"Count": 1, "HandleByIndex": "gpu", "MemoryInfo": memory, "UtilizationRates": rates}
-    values |= {"PowerUsage": 300_000, "Temperature": 50}
-    calls = {f"nvmlDeviceGet{name}": lambda *_, value=value, **__: value for name, value in values.items()}
-    energy = {"nvmlDeviceGetTotalEnergyConsumption": lambda *_: int(300_000 * time.monotonic())}
-    return argparse.Namespace(NVML_TEMPERATURE_GPU=0, nvmlMemory_v2=2, **calls, **energy)
-
-
 def killed_elsewhere(bench: Bench) -> None:
     """A rank killed by SIGKILL when it is compiled, and under FSDP2."""
     bitwise(bench, "compiled", compiled(bench))
@@ -671,7 +552,6 @@ class Row:
 
 
 ROWS = [
-    Row("ceilings", 40, "told", ceilings),
     Row("gpt", 130, "at least 0.99 of the bare loop", gpt_beside_bare),
     Row("killed", 45, "weights equal to the bit", killed_and_resumed),
     Row("checkpoint", 40, "stall at most 1.3 of the copy, steps at least 0.95", checkpoints),
@@ -680,8 +560,6 @@ ROWS = [
     Row("fsdp2", 35, "at least 0.99; the same first loss", sharded),
     Row("faults", 40, "cause and rank right; hang within 9 s; nothing left", faults),
     Row("memory", 30, "within 10 %", planned_memory),
-    Row("second start", 35, "at most 30 % of the first", second_start),
-    Row("meters", 30, "within 2 %, energy 5 %; under 0.1 %", meters),
     Row("killed elsewhere", None, "weights equal to the bit", killed_elsewhere),
 ]
 
@@ -792,7 +670,7 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     row, code = next(row for row in ROWS if row.name == options.row), 1
     try:
-        row.measure(Bench(options.folder, options.folder.parent, options.dry_run))
+        row.measure(Bench(options.folder, options.dry_run))
         code = 0
     except Exception:
         traceback.print_exc()

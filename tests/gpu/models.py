@@ -21,8 +21,6 @@ WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize
 READS = ("aten::_local_scalar_dense",)
 # The marker of a step in the profiler's trace.
 STEP = "kit: step"
-# Steps whose beginnings are noted: compilation is over by then.
-NOTED = 4
 
 
 class Steered(modules.Timed):
@@ -39,7 +37,7 @@ class Steered(modules.Timed):
 
     def steer(self, out: str, **steering: Any) -> None:
         self.out, self.steering = Path(out), steering
-        self.notes: dict[str, Any] = {"ticks": []}
+        self.notes: dict[str, Any] = {}
         self.step, self.turn, self.waited_s = 0, -1, 0.0
         self.first_loss: Tensor | None = None
         self.profiler: torch.profiler.profile | None = None
@@ -55,9 +53,6 @@ class Steered(modules.Timed):
         if not self.step:
             self.notes["resumed_at"] = self._trainer.global_step if self._trainer is not None else 0
             self.notes["started"] = time.perf_counter()
-        if self.step < NOTED:
-            self.notes["ticks"].append(time.perf_counter())
-            self.note()
         if "turns" in self.steering:
             self.take_turn(*self.steering["turns"])
         if "profile" in self.steering:

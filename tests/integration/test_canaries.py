@@ -229,7 +229,7 @@ WRITERS: dict[str, list[list[str]]] = {
     "diff --out": [["diff", "RUN", "RUN", "--out", "out/diff.html"]],
     "contract --out": [["contract", "docs", "RUN", "--out", "out/docs"]],
     "predict output": [
-        ["predict", "tiny", "rows.csv", f"out/rows{end}", "--keep=name,account"] for end in (".csv", ".jsonl")
+        ["predict", "tiny", "rows.csv", f"out/rows{end}", "--keep=name,account"] for end in (".csv", ".parquet")
     ],
     "export dir": [
         ["export", "tiny", "exported", "--to", "huggingface"],

@@ -4,7 +4,7 @@ A capture is copies of a rank's tensors in host memory, and the slices that they
 capture alone; writing uses the capture and touches neither device nor module. Rank 0 keeps a tensor that every rank
 holds whole; of a sharded tensor each rank keeps its own part. Here are also the random number generators of a rank
 (Python's, NumPy's, torch's and those of its CUDA device), and the limits on the sizes of a checkpoint's JSON files: the
-writer keeps to the reader's limit, checked before step 1.
+writer keeps to the reader's limit.
 
 To write, each rank stores its own files; rank 0 adds the index and the state, and seals. Collective: every rank calls
 `save` for the same step. A rank that fails reports to the others before it raises, so that no rank is left waiting in a
@@ -30,7 +30,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.optim import Optimizer
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
@@ -71,8 +70,6 @@ LEFT_OUT = (
     "datamodule_hparams_name",
     "datamodule_hparams_type",
 )
-# The bytes of an index without tensors.
-_ENVELOPE_BYTES = 64
 KIND = "checkpoint"
 HISTORY = "history.json"
 TRAIN = "train.json"
@@ -296,17 +293,6 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(value)
 
 
-def index_bytes(taken: Capture) -> int:
-    """The bytes that this rank's part adds to the index, exact or slightly more; also for a dry capture."""
-    total = _ENVELOPE_BYTES if taken.rank == 0 else 0
-    for name, entry in taken.entries.items():
-        if taken.rank == 0 or name.startswith(f"{OWN}/"):
-            total += len(canonical({name: entry.to_json()}))
-        elif entry.sharded:
-            total += sum(len(canonical(tensor_slice.to_json())) + 1 for tensor_slice in entry.slices)
-    return total
-
-
 def check_sizes(index: int, state: int) -> None:
     """UsageError if a checkpoint with an index and a state of so many bytes could be written but not read."""
     for name, size in ((INDEX, index), (STATE, state)):
@@ -316,24 +302,6 @@ def check_sizes(index: int, state: int) -> None:
                 f"{files.MAX_JSON_BYTES:,} cannot be read.",
                 remedy="Shard over fewer ranks (hsdp, or fewer nodes), or keep less in the saved state.",
             )
-
-
-def state_bytes(taken: Capture) -> int:
-    """The size of the state's file."""
-    return len(dumps(taken.state))
-
-
-def future_bytes(taken: Capture, optimizers: Sequence[Optimizer]) -> int:
-    """The bytes that optimizers without state add to the index at their first step: as the weights for each moment."""
-    weights = Capture(taken.rank, dry=True)
-    weights.entries = {name: entry for name, entry in taken.entries.items() if name.startswith(f"{WEIGHTS}/")}
-    moments = sum(_moments(optimizer) for optimizer in optimizers if not optimizer.state)
-    return index_bytes(weights) * (moments + (taken.rank == 0 and moments > 0))  # the step number of each tensor, too
-
-
-def _moments(optimizer: Optimizer) -> int:
-    options = optimizer.param_groups[0] if optimizer.param_groups else {}
-    return 2 if "betas" in options else 1 if options.get("momentum") else 0
 
 
 def dumps(value: Any) -> bytes:

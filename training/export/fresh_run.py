@@ -1,7 +1,7 @@
-"""Runs an exported file on arrays in a process without Trainwright: `python -I fresh_run.py FOLDER`.
+"""Runs an exported file on arrays in a process without Trainwright, which `training.export.worker` starts.
 
-FOLDER has `task.json` (file, names of inputs and outputs, batches as from-to pairs) and `inputs.npz`; the outputs of
-each batch are written to `outputs.npz`. It imports nothing of ours, and refuses to run if it could.
+Its folder has `task.json` (file, names of inputs and outputs, batches as from-to pairs) and `inputs.npz`; the outputs
+of each batch are written to `outputs.npz`. It imports nothing of ours, and refuses to run if it could.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Callable[[Arrays], list[Any]]
 
 def main(folder: Path) -> None:
     """Carry out the task in a folder."""
-    hide_ours()
+    refuse_ours()
     task = json.loads((folder / "task.json").read_text())
     run = {"torch": with_torch, "onnx": with_onnx}[task["format"]](Path(task["file"]), task["outputs"])
     with np.load(folder / "inputs.npz", allow_pickle=False) as file:
@@ -35,10 +35,8 @@ def main(folder: Path) -> None:
     np.savez(folder / "outputs.npz", **made)
 
 
-def hide_ours() -> None:
-    """Take the finder of an editable installation and our folders off the import path."""
-    sys.meta_path[:] = [one for one in sys.meta_path if "__editable__" not in getattr(one, "__module__", str(one))]
-    sys.path[:] = [path for path in sys.path if "__editable__" not in path and not (Path(path) / OURS[0]).is_dir()]
+def refuse_ours() -> None:
+    """Exit if Trainwright can be imported."""
     if found := [name for name in OURS if importlib.util.find_spec(name)]:
         raise SystemExit(f"Trainwright can be imported here: {', '.join(found)}")
 
@@ -72,4 +70,4 @@ def with_onnx(file: Path, outputs: list[str]) -> Run:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[2]))

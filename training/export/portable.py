@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import linecache
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
@@ -34,15 +32,13 @@ from training.formats import Shards
 from training.formats.schema import pick, tensor_of, type_text
 from training.loader.rows import Fixed, columns_of, names_of, numbers
 from training.score.outcomes import NAME
-from training.user.imports import raised_in_project, user_traceback
+from training.user.imports import raised_in_project, user_line, user_traceback
 from training.user.ready import call_forward
 
 Inputs = dict[str, Tensor]
 Batch = Callable[[Inputs], Any]
 # Rows in a trace. More than one, and not a number that a module may have as the size of something else.
 TRACE_ROWS = 5
-# Operations that make the number of rows a constant of the graph.
-_FIXES_ROWS = {"__len__", "__iter__", "unbind", "tolist", "__index__", "__int__"}
 _REMEDY = "Rewrite this line with tensor operations, or export the weights alone (--to safetensors)."
 # The largest sample, and the longest run of rows in it that follow each other.
 SAMPLE = 256
@@ -51,17 +47,13 @@ RUN = 32
 
 @dataclasses.dataclass
 class Course:
-    """How far a call came. torch.export puts a module's own attributes back after a trace, so they cannot tell.
+    """What a call gave. torch.export puts a module's own attributes back after a trace, so they cannot tell.
 
     Attributes:
-        at: the part that runs, `batch`, `transform` or `step`; after an exception, the part that raised it.
         names: of the outputs.
         left_out: parts of the step's result that are not tensors.
-        places: operation → the first line of the user's that calls it, as part of a sentence.
     """
 
-    at: str = ""
-    places: dict[str, str] = dataclasses.field(default_factory=dict)
     names: list[str] = dataclasses.field(default_factory=list)
     left_out: list[str] = dataclasses.field(default_factory=list)
 
@@ -98,14 +90,10 @@ class Portable(nn.Module):
 
     def forward(self, inputs: Inputs) -> Inputs:
         """The outputs for these inputs."""
-        course = self.course
-        course.at = "batch"
         batch = self._batch(inputs if not self.absent else self._completed(inputs))
         if self._transform is not None:
-            course.at = "transform"
             batch = self._transform(batch)
-        course.at = "step"
-        module = self.module
+        module, course = self.module, self.course
         batch = module.on_before_batch_transfer(batch, 0)
         batch = module.on_after_batch_transfer(batch, 0)
         batch = self._precision.convert_input(batch)
@@ -114,7 +102,7 @@ class Portable(nn.Module):
         course.left_out = []
         outputs = named(result, course.left_out)
         outputs = {name if name not in inputs else f"output_{name}": value for name, value in outputs.items()}
-        course.at, course.names = "", list(outputs)
+        course.names = list(outputs)
         return outputs
 
     def _called(self, batch: Any) -> Any:
@@ -209,22 +197,18 @@ def _graph(portable: Portable, facts: Sequence[TensorFacts], root: Path) -> Expo
     dynamic = {
         one.name: {at: _dim(size) for at, size in enumerate(one.shape) if isinstance(size, str)} for one in facts
     }
-    operations = _Operations(root)
     try:
-        with torch.no_grad(), operations:
+        with torch.no_grad():
             return torch.export.export(portable, (_zeros(facts, TRACE_ROWS),), dynamic_shapes=(dynamic,), strict=False)
     except UserCodeError as error:
         # What `train.transform` raised is the user's, or torch's because it cannot be traced.
         if error.__cause__ is None:
             raise
-        raise _untraceable(error.__cause__, operations, root) from error
+        raise _untraceable(error.__cause__, root) from error
     except (KeyboardInterrupt, TrainwrightError, MemoryError):
         raise
     except BaseException as error:
-        raise _untraceable(error, operations, root) from error
-    finally:
-        found = {name: _in_words(*place, root) for name, place in operations.places.items()}
-        portable.course.places = found
+        raise _untraceable(error, root) from error
 
 
 @functools.cache
@@ -269,70 +253,22 @@ def _size(size: Any, rows: Any) -> int | str:
     return "rows" if str(size) == str(rows) else "?"
 
 
-class _Operations(TorchFunctionMode):
-    """Notes the operation that raised, and the first that fixes the number of rows, with the user's line.
-
-    Attributes:
-        last: operation, file and line of the last call; raising: of the innermost that raised.
-    """
-
-    def __init__(self, root: Path) -> None:
-        super().__init__()
-        self._root = str(root)
-        self.last: tuple[str, str, int] = ("", "", 0)
-        self.raising: tuple[str, str, int] | None = None
-        self.fixing: tuple[str, str, int] | None = None
-        self.places: dict[str, tuple[str, int]] = {}
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name = resolve_name(function) or getattr(function, "__name__", str(function))
-        if not name.endswith(".__get__"):
-            self.last = (name, *self._place())
-            self.places.setdefault(name, self.last[1:])
-            if self.fixing is None and name.rpartition(".")[2] in _FIXES_ROWS:
-                self.fixing = self.last
-        called = self.last
-        try:
-            return function(*args, **(kwargs or {}))
-        except BaseException:
-            self.raising = self.raising or called
-            raise
-
-    def _place(self) -> tuple[str, int]:
-        """File and line of the innermost frame in the user's project; an operation without one keeps the last."""
-        frame: Any = sys._getframe(2)
-        while frame is not None and not frame.f_code.co_filename.startswith(f"{self._root}/"):
-            frame = frame.f_back
-        return self.last[1:] if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def _untraceable(error: BaseException, operations: _Operations, root: Path) -> UserCodeError:
+def _untraceable(error: BaseException, root: Path) -> UserCodeError:
     # Searched, never shown.
     text = "".join(traceback.format_exception_only(error))
-    fixed = "Constraints violated" in text or "specialized" in text
-    ours = isinstance(error, RuntimeError | NotImplementedError | torch._dynamo.exc.TorchDynamoException)
-    if not ours and raised_in_project(error, root):
+    if not isinstance(error, RuntimeError | NotImplementedError) and raised_in_project(error, root):
         return UserCodeError(
             f"The module raised {describe(error, root)} while it was traced with zeros.",
             user_traceback=user_traceback(error, root),
         )
-    name, file, line = operations.raising or operations.last
-    if fixed:
-        name, file, line = operations.fixing or operations.last
-        why = "it makes the number of rows a constant"
+    if "Constraints violated" in text or "specialized" in text:
+        why = "it makes the number of rows a constant, as `len` and loops over rows do"
     elif "data-dependent" in text:
         why = "what is computed next depends on the values of the rows"
     else:
         why = describe(error, root)
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
-    return Untraceable(f"torch.export cannot trace {name or 'the module'}{_in_words(file, line, root)}: {why}.")
-
-
-def _in_words(file: str, line: int, root: Path) -> str:
-    """A line of the user's as part of a sentence; "" for none."""
-    return f" in {Path(file).relative_to(root)}:{line} (`{linecache.getline(file, line).strip()}`)" if file else ""
+    return Untraceable(f"torch.export cannot trace the module{user_line(error, root)}: {why}.")
 
 
 class NotTensors(UsageError):

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -78,6 +78,8 @@ EXACT = Tolerance(atol=0, rtol=0)
 _REMEDY = "Export another format, or state the difference that you accept with --atol and --rtol."
 # Loading torch on a busy machine takes long; a graph that computes for ever must not hang an export.
 _LIMIT_S = 3600
+# Without `site`, which would read the .pth file of an editable installation of ours.
+_START = "import runpy, sys; sys.path += sys.argv[3:]; runpy.run_path(sys.argv[1], run_name='__main__')"
 # Packages that decide what a file holds, or that read it.
 _PACKAGES = {
     "safetensors": ("torch", "safetensors"),
@@ -180,7 +182,7 @@ def write_onnx(
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
-        raise _unconverted(error, course.places) from error
+        raise _unconverted(error) from error
     for graph in (made.model.graph, *(function.graph for function in made.model.functions.values())):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -191,18 +193,14 @@ def write_onnx(
     onnx.checker.check_model(str(path))
 
 
-def _unconverted(error: Exception, places: Mapping[str, str]) -> UserCodeError:
+def _unconverted(error: Exception) -> UserCodeError:
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
     # Searched, never shown.
     text = "".join(traceback.format_exception_only(error))
     operation = re.search(r"OpOverload\(op='([\w.]+)'", text) or re.search(r"torch\.ops\.([\w.]+)", text)
     if operation is None:
         return Untraceable(f"The ONNX exporter failed: {describe(error)}.", remedy="Export it with --to torch.")
-    name = operation[1]
-    # A decomposition's name begins with an underscore; torch.linalg.svd is aten.linalg_svd.
-    bare = name.rpartition(".")[2].lstrip("_")
-    place = next((place for called, place in places.items() if called.replace(".", "_").endswith(bare)), "")
-    return Untraceable(f"ONNX has no form of the operation {name}{place}.", remedy="Export it with --to torch.")
+    return Untraceable(f"ONNX has no form of the operation {operation[1]}.", remedy="Export it with --to torch.")
 
 
 def batches_of(num_rows: int) -> list[tuple[int, int]]:
@@ -223,9 +221,10 @@ def run_fresh(
         (folder.path / "task.json").write_text(json.dumps({**task, "batches": list(batches)}))
         arrays: dict[str, Any] = {str(at): value.numpy() for at, value in enumerate(inputs.values())}
         np.savez(folder.path / "inputs.npz", **arrays)
-        script = Path(fresh_run.__file__)
+        packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        script = [fresh_run.__file__, str(folder.path), *packages]
         done = subprocess.run(
-            [sys.executable, "-I", "-W", "ignore", str(script), str(folder.path)],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _START, *script],
             cwd=folder.path,
             capture_output=True,
             text=True,

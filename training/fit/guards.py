@@ -19,7 +19,7 @@ import logging
 import math
 import signal
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from training.checkpoint.files import UnsupportedState
-from training.checkpoint.saver import Capture, capture, check_sizes, future_bytes, index_bytes, state_bytes
+from training.checkpoint.saver import Capture, capture
 from training.fit.launch_context import Context
 from training.fit.reference_loss import evaluating, saved_weights
 from training.loader import Split
@@ -126,11 +126,6 @@ def try_capture(state: Mapping[str, object], rank_state: Mapping[str, object], r
             "The saved state of the module, its callbacks or its data module contains itself, or is too deep.",
             remedy="Keep it out of the saved state.",
         ) from error
-
-
-def check_checkpoint_size(taken: Capture, optimizers: Sequence[Any], agreement: Agreement) -> None:
-    """UsageError if checkpoints could be written but not read: the index grows with tensors times ranks. Collective."""
-    check_sizes(agreement.total(index_bytes(taken) + future_bytes(taken, optimizers)), state_bytes(taken))
 
 
 def refuse_doubtful(module: L.LightningModule, context: Context) -> None:

@@ -2,15 +2,14 @@
 
 Run as `python -m training.fit.memory REQUEST ANSWER`; it trains nothing. The module is built on torch's meta device,
 where tensors have a shape and no memory. Its optimizers take one step there, which creates their state, whatever the
-optimizer is. A training step is measured without taking it: the module is built with torch's fake tensors and takes two
-steps on a batch of zeros, in the order in which Lightning takes them; shapes and types are followed, values are not.
-What is alive is counted in bytes of tensors. What CUDA, its libraries and the allocator add is not counted.
+optimizer is. For a training step, the module is built with torch's fake tensors and runs forward on a batch of zeros:
+shapes and types are followed, values are not. What autograd saves for the backward pass is counted in bytes of tensors.
+What CUDA, its libraries and the allocator add is not counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,9 @@ import torch
 from lightning.fabric.utilities.apply_func import apply_to_collection
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from data_contracts.errors import TrainwrightError, UserCodeError
 from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest, StepMemory
@@ -46,9 +39,6 @@ from training.user.ready import batch_transform, build_module, datamodule_of, ma
 # Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
 STEPS = 1_000
 _MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-# A module with fewer bytes of parameters, gradients and optimizer state may take real steps.
-SMALL_BYTES = 2**29
-REAL_ROWS = (8, 16)
 
 
 def main(request: SizeRequest, report: Report) -> ModuleSizes:
@@ -89,7 +79,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         state = _state_bytes(module)
     except Exception as error:  # the optimizer needs something that only a training has
         stateless = describe(error, project)
-    steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
+    steps, unprobed = probe(request, kept + state + _bytes(module.buffers())) if request.rows else ([], "")
     return ModuleSizes(
         parameters=kept - _bytes(learns),
         gradients=_bytes(learns),
@@ -162,8 +152,7 @@ def with_trainer(module: LightningModule, config: Mapping[str, Any], steps: int)
     lasts = {name: config[name] for name in ("max_steps", "max_epochs") if config.get(name) is not None}
     lasts.setdefault("max_epochs", -1 if "max_steps" in lasts else 1_000)  # Lightning sets this when it fits
     module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **lasts)
-    with unset_fake_temporarily():  # Lightning looks at the loader's length as a tensor
-        attach_loader(module.trainer, module, _Batches(steps or STEPS))
+    attach_loader(module.trainer, module, _Batches(steps or STEPS))
 
 
 def optimizers_of(made: Any) -> Iterator[torch.optim.Optimizer]:
@@ -181,26 +170,14 @@ class Unprobed(Exception):
     """Why a step cannot be measured, as the end of a sentence."""
 
 
-class _KeepsMore(Exception):
-    """The real step keeps tensors that a step with fake tensors does not show."""
-
-
 def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]:
     """The memory of a step with each number of rows that a request names; or none, and why not.
 
-    A small module that looks at values, or that keeps more on a CPU than fake tensors show, takes real steps with few
-    rows.
-
     Args:
-        kept_bytes: parameters, gradients and optimizer state.
+        kept_bytes: parameters, gradients, optimizer state and buffers.
     """
     try:
-        try:
-            return [_step(request, rows, anyway=kept_bytes > SMALL_BYTES) for rows in request.rows], ""
-        except (DataDependentOutputException, DynamicOutputShapeException, _KeepsMore):
-            if kept_bytes > SMALL_BYTES:
-                raise
-            return [_step(request, rows, real=True) for rows in REAL_ROWS], ""
+        return [_step(request, rows, kept_bytes) for rows in request.rows], ""
     except Unprobed as reason:
         return [], text_of(reason)
     except TrainwrightError as error:
@@ -210,31 +187,56 @@ def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]
         return [], f"{type(error).__name__} in a step on zeros"
 
 
-def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool = True) -> StepMemory:
-    """A step's memory; _KeepsMore if fake tensors do not show all of it, unless it is to be measured `anyway`."""
+def _step(request: SizeRequest, rows: int, kept_bytes: int) -> StepMemory:
+    """A step's memory: gradients of the step before are there until the backward pass begins."""
     train, project = request.train, Path(request.project)
     config = train["lightning"].get("trainer") or {}
-    batch, live = zeros(request, rows), _Live()
-    fake = None if real else FakeTensorMode(allow_non_fake_inputs=True)
-    with fake or contextlib.nullcontext(), default_type(config), live:
-        module = build_module(train, project, optimizer=True)
-        with_trainer(module, config, request.steps)
-        make_ready(module, module.trainer, "fit", project, prepared=True)
-        module.train()
-        # A CPU's own kernels of an LSTM keep a work space for the backward pass and copy the weights.
-        if not (real or anyway or request.accelerated) and any(isinstance(one, nn.LSTM) for one in module.modules()):
-            raise _KeepsMore
-        if not module.automatic_optimization:
-            raise Unprobed("the module optimises by hand (automatic_optimization is False)")
-        chosen = list(optimizers_of(module.configure_optimizers()))
-        if len(chosen) != 1:
-            raise Unprobed(f"the module has {len(chosen)} optimizers")
-        _as_on_gpu(chosen[0], request.accelerated)
-        batch = _placed(batch, fake, config)
-        _quiet(module)
-        for step in range(2):  # the first makes the optimizer's state
-            _take(module, chosen[0], batch, step, str(config.get("precision") or ""), live)
-    return StepMemory(rows=rows, peak=live.peak, step=live.step_peak, update=live.update_peak)
+    batch, fake = zeros(request, rows), FakeTensorMode(allow_non_fake_inputs=True)
+    with default_type(config):
+        with fake:
+            module = build_module(train, project, optimizer=True)
+        with_trainer(module, config, request.steps)  # Lightning looks at the loader's length as a tensor
+        with fake:
+            make_ready(module, module.trainer, "fit", project, prepared=True)
+            module.train()
+            if not module.automatic_optimization:
+                raise Unprobed("the module optimises by hand (automatic_optimization is False)")
+            count = len(list(optimizers_of(module.configure_optimizers())))
+            if count != 1:
+                raise Unprobed(f"the module has {count} optimizers")
+            batch = _placed(batch, fake, config)
+            _quiet(module)
+            saved = _saved_bytes(module, batch, str(config.get("precision") or ""))
+    given: list[torch.Tensor] = []
+    apply_to_collection(batch, torch.Tensor, given.append)
+    learns = [_bytes([parameter]) for parameter in module.parameters() if parameter.requires_grad]
+    # The backward pass makes a gradient as large as what was saved.
+    step = _bytes(given) + sum(saved) + max(saved, default=0)
+    # On accelerators, torch's optimizers update all parameters at once.
+    update = _bytes(given) + (sum(learns) if request.accelerated else max(learns, default=0))
+    return StepMemory(rows=rows, peak=kept_bytes + max(step, update), step=step, update=update)
+
+
+def _saved_bytes(module: LightningModule, batch: Any, precision: str) -> list[int]:
+    """Bytes of each memory that autograd saves for the backward pass, without parameters, buffers and the batch."""
+    ours: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
+    apply_to_collection(batch, torch.Tensor, ours.append)
+    storages = {id(storage): storage for storage in (tensor.untyped_storage() for tensor in ours)}
+    known = set(storages)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        storages.setdefault(id(storage), storage)
+        return tensor
+
+    mixed = _MIXED.get(precision)
+    autocast = torch.autocast("cpu", dtype=mixed) if mixed is not None else contextlib.nullcontext()
+    with saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
+        made = module.training_step(batch, 0)
+    loss = made["loss"] if isinstance(made, dict) else made
+    if not isinstance(loss, torch.Tensor):
+        raise Unprobed("training_step returns no loss")
+    return [storage.nbytes() for name, storage in storages.items() if name not in known]
 
 
 def zeros(request: SizeRequest, rows: int) -> Any:
@@ -252,19 +254,12 @@ def zeros(request: SizeRequest, rows: int) -> Any:
     return batch if transform is None else transform(batch)
 
 
-def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
-    """On accelerators, torch's optimizers update all parameters at once, which briefly takes more memory."""
-    for group in optimizer.param_groups if accelerated else ():
-        if group.get("foreach", False) is None and not group.get("fused"):
-            group["foreach"] = True
-
-
-def _placed(batch: Any, fake: FakeTensorMode | None, config: Mapping[str, Any]) -> Any:
+def _placed(batch: Any, fake: FakeTensorMode, config: Mapping[str, Any]) -> Any:
     """The batch as tensors of the step, its floats in the type that a `-true` precision converts them to."""
     dtype = true_type(config)
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
-        made = torch.zeros_like(tensor if fake is None else fake.from_tensor(tensor))
+        made = torch.zeros_like(fake.from_tensor(tensor))
         return made.to(dtype) if dtype is not None and made.is_floating_point() else made
 
     return apply_to_collection(batch, torch.Tensor, place)
@@ -274,119 +269,6 @@ def _quiet(module: LightningModule) -> None:
     """Logged values are dropped: without a running Trainer there is nothing to log to."""
     for name in ("log", "log_dict"):
         setattr(module, name, lambda *_, **__: None)
-
-
-def _take(
-    module: LightningModule, optimizer: torch.optim.Optimizer, batch: Any, number: int, precision: str, live: _Live
-) -> None:
-    """One step as Lightning takes it: gradients are deleted after the forward pass, not before it."""
-    live.begin(module, optimizer)
-    mixed = _MIXED.get(precision)
-    with torch.autocast("cpu", dtype=mixed) if mixed is not None else contextlib.nullcontext():
-        given = module.training_step(batch, number)
-    loss = given["loss"] if isinstance(given, dict) else given
-    if not isinstance(loss, torch.Tensor):
-        raise Unprobed("training_step returns no loss")
-    optimizer.zero_grad()
-    loss.backward()
-    del given, loss
-    live.update()
-    optimizer.step()
-    live.end()
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of living tensors that operations have made since it began.
-
-    Attributes:
-        alive: bytes now; peak: most so far.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive = self.peak = 0
-        self._sizes: dict[int, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, torch.Tensor):
-                self._see(one)
-        self._note()
-        return made
-
-    def _see(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if id(storage) in self._sizes:
-            return
-        size = storage.nbytes()
-        self._sizes[id(storage)] = size
-        self.alive += size
-        weakref.finalize(storage, self._gone, id(storage))
-
-    def _gone(self, name: int) -> None:
-        self.alive -= self._sizes.pop(name)
-
-    def _note(self) -> None:
-        self.peak = max(self.peak, self.alive)
-
-
-class _Live(LiveBytes):
-    """Separates the memory that a step needs only for a while from the memory that stays.
-
-    Attributes:
-        peak: most bytes alive during the last step.
-        step_peak: of these, most that are neither parameters, gradients, state nor buffers, before the update.
-        update_peak: the same during the optimizer's update.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step_peak = self.update_peak = self._kept = 0
-        self._owned: set[int] = set()
-        self._updating = False
-
-    def begin(self, module: LightningModule, optimizer: torch.optim.Optimizer) -> None:
-        """A step begins: what it reports from now on is of this step; gradients are told apart as they arrive."""
-        self.peak = self.step_peak = self.update_peak = 0
-        self._updating = False
-        self._own([*module.parameters(), *module.buffers()])
-        for state in optimizer.state.values():
-            self._own([one for one in state.values() if isinstance(one, torch.Tensor)])
-        for parameter in module.parameters():
-            if parameter.requires_grad and not hasattr(parameter, "_counted"):
-                parameter._counted = True  # type: ignore[attr-defined]
-                parameter.register_post_accumulate_grad_hook(lambda one: self._own([one.grad]))
-        self._note()
-
-    def update(self) -> None:
-        """The optimizer's update begins."""
-        self._updating = True
-        self._note()
-
-    def end(self) -> None:
-        """The step is over."""
-        self._updating = False
-
-    def _own(self, tensors: list[Any]) -> None:
-        for one in tensors:
-            storage = one.untyped_storage()
-            if id(storage) in self._sizes and id(storage) not in self._owned:
-                self._owned.add(id(storage))
-                self._kept += self._sizes[id(storage)]
-
-    def _gone(self, name: int) -> None:
-        if name in self._owned:
-            self._owned.discard(name)
-            self._kept -= self._sizes[name]
-        super()._gone(name)
-
-    def _note(self) -> None:
-        super()._note()
-        if self._updating:
-            self.update_peak = max(self.update_peak, self.alive - self._kept)
-        else:
-            self.step_peak = max(self.step_peak, self.alive - self._kept)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,20 @@ Which modules are sharded separately is `train.shard_modules`, by class or by si
 with a module outside it is left to the unit around both, because a parameter can be sharded in one unit only. Within a
 unit, all parameters that learn must have one type; a module of another type becomes a unit of its own.
 
-An optimizer is tried on sharded parameters before step 1: it must change them as it changes whole ones. Many change
-each element by itself, and torch computes most other updates of a sharded tensor as those of the whole. But an
-optimizer that reads a number from a sharded tensor (`norm().item()`), or works on a rank's part of a matrix, makes
-other steps without an error. A copy of it takes steps with parameters of the same shapes and placements, sharded and
-whole, and the results are compared.
+torch computes most updates of a sharded tensor as those of the whole. An optimizer that reads a number from a sharded
+tensor (`norm().item()`), or works on a rank's part of a matrix, makes other steps without an error. So those of torch
+that do are refused, and one that is not of torch is named in a warning.
 
-For `sync_batchnorm: true`, batch norm is over the rows of all ranks, on any device. On a GPU torch's own implementation
-runs, because its kernels are faster; it refuses the CPU, and DDP refuses it there.
+For `sync_batchnorm: true`, batch norm is over the rows of all ranks, by torch's own implementation; it needs GPUs.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -44,19 +38,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
-from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
 from training.checkpoint.files import WEIGHTS, Get, TensorReader, as_named, read_state
-from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
+from training.lightning_adapter import synchronises_batch_norm
 from training.user.ready import after_configuring
 
-_BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 # Containers have no forward of their own in which their parameters could be gathered.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -66,10 +57,8 @@ ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
 )
-_TRIAL_STEPS = 3
-_CLOSE = 1e-10
-# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
-_MOST = 256
+# They read a number from a whole tensor, or work on a whole matrix.
+_WRONG_ON_SHARDS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
@@ -122,9 +111,8 @@ class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
     """A replica per rank."""
 
     def setup(self, trainer: Trainer) -> None:
-        """Set up as Lightning does, and synchronise batch norm on any device where the config asks for it."""
-        if synchronises_batch_norm(self):
-            replace_layer_sync(self, layer_sync(self.root_device))
+        """Set up as Lightning does, unless the config asks for what the device cannot do."""
+        _refuse_synchronised_on_cpu(self)
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
@@ -185,18 +173,18 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
             if module.trainer.strategy is not self:  # the module's next Trainer calls the hook again
                 return
             # Lightning's own strategy of this kind ignores `sync_batchnorm`.
+            _refuse_synchronised_on_cpu(self)
             if synchronises_batch_norm(self):
-                layer_sync(self.root_device).apply(module)
+                TorchSyncBatchNorm().apply(module)
             self._shard(module)
 
         after_configuring(model, finish)
         super().connect(model)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Make the optimizers, and see to it that they are right on shards."""
+        """Make the optimizers, and refuse those that are wrong on shards."""
         super().setup_optimizers(trainer)
-        assert self.lightning_module is not None
-        refuse_wrong_on_shards(self.optimizers, self.lightning_module, "hsdp" if self._mesh[0] > 1 else "fsdp")
+        _check_on_shards(self.optimizers)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
@@ -249,12 +237,16 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def _share_buffers(self) -> None:
         assert self.lightning_module is not None
-        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
-        if buffers:
-            everyone = dist.group.WORLD
-            assert everyone is not None
-            with torch.no_grad():
-                dist._broadcast_coalesced(everyone, buffers, _BUCKET_BYTES, 0)
+        by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+        for buffer in self.lightning_module.buffers():
+            by_type[buffer.dtype].append(buffer)
+        with torch.no_grad():
+            for buffers in by_type.values():
+                together = torch.cat([buffer.reshape(-1) for buffer in buffers])
+                dist.broadcast(together, 0)
+                parts = together.split([buffer.numel() for buffer in buffers])
+                for buffer, part in zip(buffers, parts, strict=True):
+                    buffer.copy_(part.view_as(buffer))
 
     def _shard(self, module: LightningModule) -> None:
         names = ("replicate", "shard") if self._mesh[0] > 1 else ("shard",)
@@ -515,170 +507,26 @@ def _of_other_types(unit: nn.Module, own: Iterable[nn.Parameter], places: _Place
     return parts[::-1]
 
 
-def refuse_wrong_on_shards(optimizers: Sequence[torch.optim.Optimizer], module: nn.Module, strategy: str) -> None:
-    """UsageError if an optimizer does not change sharded parameters as it changes whole ones. Collective."""
-    names = {parameter: name for name, parameter in module.named_parameters()}
+def _check_on_shards(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for optimizer in optimizers:
-        if type(optimizer) in ELEMENTWISE:
-            continue
-        examples = _examples(optimizer)
-        try:
-            whole = _take_steps(optimizer, examples, sharded=False)
-        except Exception as error:
-            log.warning("%s could not be tried on sharded parameters: %s", type(optimizer).__name__, describe(error))
-            continue
-        wrong, reason = next(iter(examples), None), ""
-        try:
-            sharded = _take_steps(optimizer, examples, sharded=True)
-            wrong = next((each for each in examples if not _is_close(sharded[each], whole[each])), None)
-        except Exception as error:
-            reason = f": {describe(error)}"
-        if wrong is not None:
+        name = type(optimizer).__name__
+        if isinstance(optimizer, _WRONG_ON_SHARDS):
             raise UsageError(
-                f"train.strategy: {strategy} shards {names.get(wrong, 'a parameter')} {list(wrong.shape)}, and "
-                f"{type(optimizer).__name__} does not change a sharded parameter as it changes a whole one{reason}.",
+                f"train.strategy: {name} does not change a sharded parameter as it changes a whole one.",
                 remedy="Set train.strategy: ddp without shard_modules and shard_ranks, or take an optimizer that "
                 "changes each element by itself, such as AdamW.",
             )
+        if type(optimizer) not in ELEMENTWISE:
+            log.warning(
+                "%s is right on sharded parameters if it changes each element by itself, or computes with whole "
+                "tensors; it must not read a number from a tensor, or work on a rank's part.",
+                name,
+            )
 
 
-def _examples(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The largest parameter of each number of dimensions in each group: an optimizer may treat them differently."""
-    largest: dict[tuple[int, int], nn.Parameter] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            kind = (number, parameter.dim())
-            if kind not in largest or parameter.numel() > largest[kind].numel():
-                largest[kind] = parameter
-    return list(largest.values())
-
-
-def _take_steps(
-    optimizer: torch.optim.Optimizer, examples: Sequence[nn.Parameter], *, sharded: bool
-) -> Mapping[nn.Parameter, torch.Tensor]:
-    """What a copy of an optimizer makes of parameters like these in some steps, whole."""
-    draw = torch.Generator().manual_seed(0)
-
-    def tensor(like: torch.Tensor) -> torch.Tensor:
-        shape = [min(size, _MOST) if at < 2 else size for at, size in enumerate(like.shape)]
-        value = torch.randn(shape, generator=draw, dtype=torch.float64).to(like.device)
-        if not sharded or not isinstance(like, DTensor):
-            return value
-        return distribute_tensor(value, like.device_mesh, like.placements)
-
-    parameters = {like: nn.Parameter(tensor(like)) for like in examples}
-    trial = _copy(optimizer, parameters)
-    loss: Any = torch.zeros(())
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.simplefilter("ignore")
-        for _ in range(_TRIAL_STEPS):
-            for like, parameter in parameters.items():
-                parameter.grad = tensor(like)
-            # Not `trial.step`: a schedule replaces the original's.
-            type(optimizer).step(trial, lambda: loss)
-    return {like: _whole(parameter.detach()) for like, parameter in parameters.items()}
-
-
-def _copy(optimizer: torch.optim.Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> Any:
-    """A copy of an optimizer without state, for other parameters; the original shares nothing with it."""
-    trial = object.__new__(type(optimizer))
-    of_dims = {each.dim(): each for each in parameters.values()}
-    everything = (each for group in optimizer.param_groups for each in group["params"])
-    memo: dict[int, Any] = {id(each): parameters.get(each, of_dims[each.dim()]) for each in everything}
-    memo[id(optimizer)] = trial
-    settings = {name: value for name, value in vars(optimizer).items() if name not in ("step", "param_groups", "state")}
-    trial.__dict__.update(copy.deepcopy(settings, memo))
-    trial.__dict__["state"] = defaultdict(dict)
-    trial.__dict__["param_groups"] = [
-        {
-            **copy.deepcopy({name: value for name, value in group.items() if name != "params"}, memo),
-            "params": [parameters[each] for each in group["params"] if each in parameters],
-        }
-        for group in optimizer.param_groups
-    ]
-    return trial
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _is_close(computed: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool(torch.allclose(computed, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))
-
-
-def layer_sync(device: torch.device) -> TorchSyncBatchNorm:
-    """The layer that synchronises a module's batch norms on a device."""
-    return _OnCpu() if device.type == "cpu" else TorchSyncBatchNorm()
-
-
-class _OnCpu(TorchSyncBatchNorm):
-    """Replaces the forward of batch norms and leaves the rest as it is."""
-
-    def apply(self, model: nn.Module) -> nn.Module:
-        for part in _norms(model):
-            part.forward = MethodType(_forward, part)
-        return model
-
-    def revert(self, model: nn.Module) -> nn.Module:
-        for part in _norms(model):
-            part.__dict__.pop("forward", None)
-        return model
-
-
-def _norms(model: nn.Module) -> list[Any]:
-    return [part for part in model.modules() if isinstance(part, _BatchNorm)]
-
-
-def _forward(norm: Any, given: Tensor) -> Tensor:
-    """Normalise [rows, channels, ...] by mean and variance over all ranks' rows, or by the running ones."""
-    if not norm.training:
-        return type(norm).forward(norm, given)
-    norm._check_input_dim(given)
-    channels = given.shape[1]
-    shape = [1, channels] + [1] * (given.dim() - 2)
-    over = [dim for dim in range(given.dim()) if dim != 1]
-    # Sums of 16-bit values would round.
-    x = given.to(torch.promote_types(given.dtype, torch.float32))
-    total, rows = _sum_over_ranks(torch.cat([x.sum(over), x.new_tensor([x.numel() / channels])])).split([channels, 1])
-    mean = total / rows
-    centred = x - mean.view(shape)
-    variance = _sum_over_ranks(centred.square().sum(over)) / rows
-    _track(norm, mean.detach(), (variance * rows / (rows - 1)).detach())
-    y = centred * torch.rsqrt(variance + norm.eps).view(shape)
-    if norm.weight is not None:
-        y = y * norm.weight.view(shape)
-    if norm.bias is not None:
-        y = y + norm.bias.view(shape)
-    return y.to(given.dtype)
-
-
-def _track(norm: Any, mean: Tensor, unbiased_variance: Tensor) -> None:
-    """Update the running mean and variance as torch does."""
-    if not norm.track_running_stats:
-        return
-    norm.num_batches_tracked.add_(1)
-    share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-    norm.running_var.lerp_(unbiased_variance.to(norm.running_var.dtype), share)
-
-
-def _sum_over_ranks(value: Tensor) -> Tensor:
-    summed: Tensor = _Sum.apply(value)
-    return summed
-
-
-class _Sum(torch.autograd.Function):
-    """The sum of all ranks' values, on each rank; so a value's gradient is the sum of all ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        summed = value.clone()
-        dist.all_reduce(summed)
-        return summed
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        summed = gradients[0].clone()
-        dist.all_reduce(summed)
-        return summed
+def _refuse_synchronised_on_cpu(strategy: ParallelStrategy) -> None:
+    if synchronises_batch_norm(strategy) and strategy.root_device.type == "cpu":
+        raise UsageError(
+            "train.lightning: trainer.sync_batchnorm needs GPUs: torch does not synchronise batch norm on a CPU.",
+            remedy="Leave it out, or normalise by something that does not depend on the batch, such as GroupNorm.",
+        )

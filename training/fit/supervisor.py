@@ -40,7 +40,6 @@ from training.fit.guards import (
     Agreement,
     LossWatch,
     ValidatedWeights,
-    check_checkpoint_size,
     compare,
     diverged,
     try_capture,
@@ -107,10 +106,9 @@ class Supervisor(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that all state can be saved."""
-        taken = try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
+        try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
         self._saver.meet()
         self._agreement.meet(trainer.world_size)
-        check_checkpoint_size(taken, trainer.optimizers, self._agreement)
         if self._plan is None:
             warn_of_batch_size(trainer, self._context)
         self._reports.begin()

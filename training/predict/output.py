@@ -4,28 +4,25 @@ Torch-free.
     record.json                what decides the result; work that began with another record is removed
     part-<first>-<end>.arrow   finished predictions of the rows FIRST to END; complete or absent
     whole                      the output file while it is joined
-    done.json                  written before the output gets its name, so that a kill in between repeats nothing
     lock                       held while a process works here
 
-Finished parts are joined to one file: Parquet, CSV or JSON Lines, by its suffix. The bytes depend on the rows alone,
+Finished parts are joined to one file, Parquet or CSV, by its suffix. The bytes depend on the rows alone,
 not on how they are divided into parts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +37,7 @@ from infra.written_files import record_written
 
 # Of a Parquet file; its bytes depend on it.
 GROUP_ROWS = 2**16
-SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+SUFFIXES = (".parquet", ".csv")
 # A child whose parent was killed ends within a second, and holds the lock until then.
 WAIT_S = 10.0
 _PART = re.compile(r"part-(\d{15})-(\d{15})\.arrow")
@@ -52,15 +49,14 @@ def suffix_of(output: Path) -> str:
     if suffix not in SUFFIXES:
         raise UsageError(
             f"The format of {output.name or output} is not clear from its name.",
-            remedy="End it in .parquet, .csv or .jsonl.",
+            remedy="End it in .parquet or .csv.",
         )
     return suffix
 
 
 def refuse_columns(schema: pa.Schema, output: Path) -> None:
     """UsageError for a column that the format cannot hold."""
-    suffix = suffix_of(output)
-    if suffix == ".parquet":
+    if suffix_of(output) == ".parquet":
         return
     for field in schema:
         kind, vector = field.type, _is_vector(field.type)
@@ -85,15 +81,9 @@ def refuse_twice(names: Collection[str]) -> None:
 
 def join(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path, target: Path) -> None:
     """Write all rows to `target` in the format of `output`'s suffix, in memory for some batches."""
-    suffix = suffix_of(output)
+    is_parquet = suffix_of(output) == ".parquet"
     with target.open("wb") as file:
-        if suffix == ".parquet":
-            _parquet(batches, schema, file)
-        elif suffix == ".csv":
-            _csv(batches, schema, file)
-        else:
-            for batch in batches:
-                file.write(json_lines(batch))
+        _parquet(batches, schema, file) if is_parquet else _csv(batches, schema, file)
 
 
 def names_in(schema: pa.Schema, output: Path) -> list[str]:
@@ -143,38 +133,6 @@ def _flat(table: pa.Table) -> pa.Table:
             names.append(f"{field.name}_{at}")
             columns.append(pc.list_element(column, at))
     return pa.table(columns, names)
-
-
-def json_lines(batch: pa.RecordBatch) -> bytes:
-    """One JSON object a line; a number that is not finite is null, as JSON has no other word for it."""
-    if not batch.num_rows:
-        return b""
-    parts: list[pa.Array | str] = []
-    for at, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
-        parts += [("{" if not at else ", ") + json.dumps(name) + ": ", _texts(column)]
-    lines = pc.binary_join_element_wise(*parts, "}\n", "")
-    return "".join(lines.to_pylist()).encode()
-
-
-def _texts(column: pa.Array) -> pa.Array:
-    """Each value as JSON."""
-    kind = column.type
-    if _is_vector(kind):
-        # A null row has no values of its own here: it is written as null below.
-        inner = _texts(column.flatten())
-        sizes = pc.fill_null(pc.list_value_length(column), 0)
-        offsets = pa.array([0, *pc.cumulative_sum(sizes).to_pylist()], pa.int32())
-        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, inner), ", ")
-        texts = pc.binary_join_element_wise("[", joined, "]", "")
-        return pc.if_else(column.is_valid(), texts, "null")
-    if pa.types.is_string(kind):
-        return pa.array(["null" if one is None else json.dumps(one) for one in column.to_pylist()], pa.string())
-    if pa.types.is_temporal(kind):
-        return pc.fill_null(pc.binary_join_element_wise('"', column.cast(pa.string()), '"', ""), "null")
-    texts = column.cast(pa.string())
-    if pa.types.is_floating(kind):
-        texts = pc.if_else(pc.is_finite(column), texts, None)
-    return pc.fill_null(texts, "null")
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -245,22 +203,8 @@ class UnfinishedOutput:
         """Name the part that was written."""
         os.replace(self.unfinished(), self.folder / f"part-{first:015d}-{end:015d}.arrow")
 
-    def published(self) -> dict[str, Any] | None:
-        """The answer, if the output already has its name and only this folder was left; else None."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            done = json.loads((self.folder / "done.json").read_text())
-            facts = os.stat(self.output)
-            if [facts.st_ino, facts.st_size, facts.st_mtime_ns] == done["file"]:
-                return dict(done["answer"])
-        return None
-
-    def publish(self, answer: Mapping[str, object], *, overwrite: bool) -> None:
+    def publish(self, *, overwrite: bool) -> None:
         """Give the joined file its name, in one step, and remove the folder; UsageError if the name is taken."""
-        facts = os.stat(self.whole)
-        replace_json(
-            self.folder / "done.json",
-            {"file": [facts.st_ino, facts.st_size, facts.st_mtime_ns], "answer": answer},
-        )
         record_written(self.whole, named=self.output)
         if overwrite:
             os.replace(self.whole, self.output)
@@ -270,12 +214,7 @@ class UnfinishedOutput:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
-        # In one step, because half a folder would look like other work; to a name that nobody else can have taken.
-        os.replace(self.folder, self.folder.with_name(f"{self.folder.name}.removed-{secrets.token_hex(8)}"))
-        for aside in self.folder.parent.glob(f"{glob.escape(self.folder.name)}.removed*"):  # also of killed processes
-            with contextlib.suppress(OSError):
-                if aside.lstat().st_uid == os.geteuid():
-                    shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Release the lock."""

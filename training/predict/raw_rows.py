@@ -45,9 +45,9 @@ def type_from(text: str) -> pa.DataType | None:
         return None
 
 
-def block_rows(batch_size: int, at_once: int) -> int:
-    """Rows of a block: whole batches of the model, and about as many as are prepared at once."""
-    return batch_size * -(-at_once // batch_size)
+def block_rows(batch_size: int) -> int:
+    """Rows of a block: whole batches of the model, and about as many as a transform gets at once."""
+    return batch_size * -(-TRANSFORM_ROWS // batch_size)
 
 
 def input_rows_shown(first: int, rows: int) -> str:
@@ -91,11 +91,8 @@ class RawRows:
         """An estimate."""
         return sum(one.row_bytes for one in self.sniffed) / max(len(self.sniffed), 1)
 
-    def batches(self, first: int, block: int, at_once: int = TRANSFORM_ROWS) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(self, first: int, block: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Row number and rows of each batch from row `first` on, the beginning of a block.
-
-        Args:
-            at_once: most rows of a batch.
 
         Raises: UsageError for a value that does not fit its column; CorruptError if a file changed.
         """
@@ -104,12 +101,12 @@ class RawRows:
         with closing(prefetch(self._read(first))) as ahead:
             for more in ahead:
                 waiting = pa.concat_tables([waiting, pa.Table.from_batches([more])])
-                while waiting.num_rows >= (limit := min(at_once, block - at % block)):
+                while waiting.num_rows >= (limit := min(TRANSFORM_ROWS, block - at % block)):
                     batch, waiting = _cut(waiting, limit)
                     yield at, batch
                     at += batch.num_rows
         while waiting.num_rows:
-            batch, waiting = _cut(waiting, min(at_once, block - at % block))
+            batch, waiting = _cut(waiting, min(TRANSFORM_ROWS, block - at % block))
             yield at, batch
             at += batch.num_rows
 

@@ -6,10 +6,9 @@ finished part. What `predict_step` returned for a batch becomes columns, one val
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.batches import Batches, Features, Group, bytes_in, copied, steps_of, units_of
+from training.predict.batches import Batches, BatchRows, Features
 from training.predict.output import (
     UnfinishedOutput,
     join,
@@ -38,26 +37,18 @@ from training.predict.output import (
     schema_of,
     suffix_of,
 )
-from training.predict.raw_rows import input_rows_shown, look_at
+from training.predict.raw_rows import block_rows, input_rows_shown, look_at
 from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.two_passes import Meter
 from training.user.imports import user_code
 from training.user.ready import build_module, call_forward, plain_trainer
 
-# A part ends where an attempt can continue, after so many rows or seconds.
+# A part ends with a block, after so many rows or seconds.
 PART_ROWS = 2**16
 PART_S = 5.0
 # Rows whose predictions are written at once, fewer if they have more bytes.
 _CHUNK_ROWS, _CHUNK_BYTES = 2**13, 2**24
 NAME = "prediction"
-# With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
-_BATCH_HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "on_predict_batch_start",
-    "on_predict_batch_end",
-)
 
 
 class PartWriter:
@@ -69,9 +60,9 @@ class PartWriter:
         left_out: entries of the predictions that are not written.
     """
 
-    def __init__(self, draft: UnfinishedOutput, request: PredictRequest, first: int, unit: int) -> None:
+    def __init__(self, draft: UnfinishedOutput, request: PredictRequest, first: int) -> None:
         self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
-        self._unit, self.end, self._first = unit, first, first
+        self._block, self.end, self._first = block_rows(request.batch_size), first, first
         self.left_out: list[str] = []
         self.finished = bool(first)
         self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
@@ -80,50 +71,32 @@ class PartWriter:
         self._stream: Any = None
         self._since = time.monotonic()
 
-    def add(self, group: Group, outputs: list[Any]) -> None:
-        """Write the rows of a group, with the outputs of each batch; UsageError if its columns are not as before."""
-        together = joined(outputs, group.sizes)
-        if together is not None and self._add(group, 0, group.rows, together, strict=False):
-            return
-        at = 0
-        for one, rows in zip(outputs, group.sizes, strict=True):
-            self._add(group, at, rows, one, strict=True)
-            at += rows
-
-    def _add(self, group: Group, at: int, rows: int, outputs: Any, *, strict: bool) -> bool:
-        """Write some rows; False if their columns are not as before, which is refused if `strict`."""
-        first = group.first + at
-        try:
-            found, self.left_out = columns_of(outputs, rows)
-        except UsageError:
-            if strict:
-                raise
-            return False
+    def add(self, rows: BatchRows, outputs: Any) -> None:
+        """Write the rows of a batch with what the module returned; UsageError if its columns are not as before."""
+        found, self.left_out = columns_of(outputs, rows.count)
         if self._schema is None:
             refuse_twice(["row", *self._keep, *found])
-        kept = {name: column.slice(at, rows).combine_chunks() for name, column in group.kept.items()}
-        numbers = pa.array(np.arange(first, first + rows, dtype=np.int64))
+        kept = {name: column.combine_chunks() for name, column in rows.kept.items()}
+        end = rows.first + rows.count
+        numbers = pa.array(np.arange(rows.first, end, dtype=np.int64))
         batch = pa.RecordBatch.from_pydict({"row": numbers, **kept, **found})
         if self._schema is None:
             refuse_columns(batch.schema, self._output)
             self._schema = batch.schema
         if batch.schema != self._schema:
-            if not strict:
-                return False
             raise UsageError(
-                f"predict_step returns other columns for {input_rows_shown(first, rows)} ({_said(batch.schema)}) "
-                f"than before ({_said(self._schema)}).",
+                f"predict_step returns other columns for {input_rows_shown(rows.first, rows.count)} "
+                f"({_said(batch.schema)}) than before ({_said(self._schema)}).",
                 remedy="Let it return values of one shape and type for each row.",
             )
         self._waiting.append(batch)
-        self.end = first + rows
+        self.end = end
         if _is_chunk(self._waiting):
             self._flush()
-        if self.end % self._unit == 0:
+        if self.end % self._block == 0:
             long = time.monotonic() - self._since >= PART_S
             if long or self.end - self._first >= PART_ROWS:
                 self.finish_part()
-        return True
 
     def finish_part(self) -> None:
         """Complete the part, if it has rows or is the only one."""
@@ -184,30 +157,6 @@ def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]
     return found, [name for name in parts if name not in found]
 
 
-def joined(outputs: Sequence[Any], sizes: Sequence[int]) -> dict[str, torch.Tensor] | None:
-    """The outputs of batches that follow each other as those of one batch, where all are tensors of one shape and type.
-
-    Args:
-        sizes: rows of each batch.
-    """
-    every = [dict(_parts(one)) for one in outputs]
-    found = {}
-    for name, first in every[0].items():
-        values: list[Any] = [parts.get(name) for parts in every]
-        if not all(_alike(value, first, rows) for value, rows in zip(values, sizes, strict=True)):
-            return None
-        found[name] = torch.cat(values)
-    return found if all(len(parts) == len(found) for parts in every) else None
-
-
-def _alike(value: Any, first: Any, rows: int) -> bool:
-    if not isinstance(value, torch.Tensor) or not isinstance(first, torch.Tensor):
-        return False
-    kind = (value.dtype, value.device, value.layout)
-    same = value.shape[1:] == first.shape[1:] and kind == (first.dtype, first.device, first.layout)
-    return value.ndim > 0 and len(value) == rows and same
-
-
 def _parts(outputs: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(outputs, Mapping):
         yield from ((str(name), value) for name, value in outputs.items())
@@ -234,7 +183,8 @@ def _column(value: Any, rows: int) -> pa.Array | None:
         return None
     if value.dtype in (torch.float16, torch.bfloat16):
         value = value.float()
-    array = np.ascontiguousarray(value.numpy())
+    # A copy: a compiled module may reuse the memory for the next batch.
+    array = np.array(value.numpy(), order="C")
     column = pa.array(array.reshape(-1))
     if value.ndim == 1 or tuple(value.shape[1:]) == (1,):
         return column
@@ -261,9 +211,6 @@ def main(request: PredictRequest, report: Report) -> Predicted:
     suffix_of(output)
     draft = UnfinishedOutput(output, request.identity)
     with closing(draft):
-        if (answer := draft.published()) is not None:
-            draft.remove()
-            return Predicted.from_json(answer)
         try:
             if os.path.lexists(output) and not request.overwrite:
                 raise output_exists(output)
@@ -311,7 +258,7 @@ class _Work:
             bytes=draft.whole.stat().st_size,
         )
         with room(draft.output, rows):
-            draft.publish(answer.to_json(), overwrite=request.overwrite)
+            draft.publish(overwrite=request.overwrite)
         return answer
 
     def _written(self, rows: int) -> None:
@@ -342,15 +289,8 @@ class _Work:
         total_bytes = sum(file.bytes for file in raw.files)
         self._meter.begin("predicting", raw.total, total_bytes)
         self._count(self._resumed)
-        units = units_of(request)
-        grouped = not any(is_overridden(hook, module, L.LightningModule) for hook in _BATCH_HOOKS)
-        grouped = grouped and "dataloader_iter" not in inspect.signature(module.predict_step).parameters
-        batches = Batches(raw, features, request, units, self._resumed, grouped=grouped)
-        if grouped:
-            step, first = module.predict_step, self._resumed // request.batch_size
-            numbered, moved = _takes_number(step), self._progress.moved
-            module.predict_step = steps_of(step, batches, first, numbered=numbered, moved=moved)  # type: ignore[method-assign]
-        with closing(PartWriter(self._draft, request, self._resumed, units.resume)) as writer:
+        batches = Batches(raw, features, request, self._resumed)
+        with closing(PartWriter(self._draft, request, self._resumed)) as writer:
             self._run(module, batches, writer)
             if not writer.end and not writer.finished:
                 # No rows at all: the columns come from a batch of none.
@@ -367,7 +307,8 @@ class _Work:
                 trainer.predict(module, dataloaders=batches, return_predictions=False)
         except UserCodeError as error:
             if batches.waiting and " of the input" not in error.message:
-                error.message = f"{error.message.rstrip('.')}, on {self._raw.in_words(*batches.waiting[0].current)}."
+                rows = batches.waiting[0]
+                error.message = f"{error.message.rstrip('.')}, on {self._raw.in_words(rows.first, rows.count)}."
             raise
 
     def _count(self, rows: int) -> None:
@@ -375,27 +316,16 @@ class _Work:
 
 
 class _Predictions(L.Callback):
-    """Passes each group's predictions on."""
+    """Passes each batch's predictions on."""
 
     def __init__(self, batches: Batches, writer: PartWriter, count: Callable[[int], None]) -> None:
         self._batches, self._writer, self._count = batches, writer, count
 
     def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        """Write the predictions of a group."""
-        group = self._batches.waiting.popleft()
-        made = outputs if self._batches.grouped else [copied(outputs)]
-        self._writer.add(group, made)
-        self._batches.output_bytes = bytes_in(made) / max(group.rows, 1)
-        self._count(group.rows)
-
-
-def _takes_number(step: Callable[..., Any]) -> bool:
-    """Whether a `predict_step` takes the number of the batch, as Lightning decides it."""
-    try:
-        inspect.signature(step).bind(None, 0)
-    except TypeError:
-        return False
-    return True
+        """Write the predictions of a batch."""
+        rows = self._batches.waiting.popleft()
+        self._writer.add(rows, outputs)
+        self._count(rows.count)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils import _pytree as pytree
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
@@ -347,7 +347,7 @@ def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
     setup, loaders = datamodule.setup, datamodule.test_dataloader
 
     def as_made() -> Any:
-        return pytree.tree_map(lambda one: _AsMade(one) if isinstance(one, DataLoader) else one, loaders())
+        return apply_to_collection(loaders(), DataLoader, _AsMade)
 
     datamodule.setup = lambda stage: setup("test")  # type: ignore[method-assign]
     datamodule.predict_dataloader = as_made  # type: ignore[method-assign]

@@ -149,6 +149,17 @@ def user_traceback(error: BaseException, root: Path) -> str:
     return format_links(whole)
 
 
+def user_line(error: BaseException | None, root: Path) -> str:
+    """The user's line that raised, as part of a sentence; "" if none did."""
+    while error is not None:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if in_project(frame, root)]
+        if frames:
+            line = frames[-1]
+            return f" in {Path(line.filename).relative_to(root)}:{line.lineno}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 def raised_in_project(error: BaseException, root: Path) -> bool:
     """Whether the traceback of `error` has a frame of the user's project."""
     return any(in_project(frame, root) for frame in traceback.extract_tb(error.__traceback__))

@@ -12,10 +12,8 @@ import inspect
 import logging
 import os
 import re
-import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -289,6 +287,8 @@ def silence() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*litlogger.*")
+    # The command line of a child is ours.
+    warnings.filterwarnings("ignore", message="LightningCLI's args parameter is intended.*")
     # Lightning's own use of a class of torch's, in each rank of each generation.
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
 
@@ -347,8 +347,7 @@ def _assemble(
         if config.get(part):
             load_class(config[part]["class_path"], base, f"train.lightning: {part}.class_path", root)
     try:
-        with _no_command_line():
-            return _Assembly({**config, "seed_everything": train.get("seed", 0)}, trainer)
+        return _Assembly({**config, "seed_everything": train.get("seed", 0)}, trainer)
     except (TrainwrightError, KeyboardInterrupt):
         raise
     except ArgumentError as error:
@@ -385,16 +384,6 @@ def _sentence(report: str) -> str:
     expected = [line.rstrip(".") for line in lines if line.startswith("Expected a") and "NoneType" not in line]
     reason = (reasons or [" or ".join(expected)])[0].rstrip(".:")
     return f"{'.'.join(keys)}: {reason}" if keys else reason
-
-
-@contextmanager
-def _no_command_line() -> Iterator[None]:
-    """Suppress LightningCLI's warning about a config beside command line arguments: those of a child are ours."""
-    arguments, sys.argv = sys.argv, sys.argv[:1]
-    try:
-        yield
-    finally:
-        sys.argv = arguments
 
 
 def _listed(value: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from tasks.pages.cost_page import cost_page
 from tasks.pages.day_page import day_page
 from tasks.pages.facts import Facts, Pairs, facts_of, pairs_of
 from tasks.pages.run_page import run_report_page
-from tasks.profile import PARTS, Change, Profiled, Roofline, SpeedComparison, profile_page
+from tasks.profile import PARTS, Change, Profiled, SpeedComparison, profile_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
 from tasks.stages.artifacts import gates_image
@@ -213,7 +213,6 @@ def test_the_page_of_a_profile(browser: Browser, tmp_path: Path) -> None:
     found = Profiled(
         profile=profile,
         parts={**dict.fromkeys(PARTS, 0.0), "forward": 0.75, "data": 0.25},
-        roof=Roofline(0.5, 0.75),
         bound="memory",
         change=Change("Compile it.", "The same model."),
         comparison=SpeedComparison(100.0, 150.0, helps=True),

@@ -14,16 +14,6 @@ LIGHTNING: dict[str, Any] = {"model": {"class_path": "net.Net"}, "trainer": {"ma
 WITH_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 0}}}
 BUSY_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 8}}}
 HALF = {**LIGHTNING, "trainer": {"precision": "bf16-mixed"}}
-CLIPPED = {"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 1.0}}
-
-LONG_STEP: dict[str, Any] = {"phases": {"optimizer": 5.0, "forward": 2.0, "backward": 2.0}}
-SHORT_STEP: dict[str, Any] = {"phases": {"optimizer": 2.0, "forward": 2.0, "backward": 2.0}}
-
-
-def optimizer(name: str, **arguments: Any) -> dict[str, Any]:
-    return {**LIGHTNING, "optimizer": {"class_path": name, "init_args": arguments}}
-
-
 # What bounds a step, settings and facts → part of what the change says, and the settings that it changes.
 CASES: dict[str, tuple[Bound, dict[str, Any], dict[str, Any], str, dict[str, Any]]] = {
     "transform": ("data", {}, {"data_cause": "transform"}, "shards.transform", {}),
@@ -50,28 +40,11 @@ CASES: dict[str, tuple[Bound, dict[str, Any], dict[str, Any], str, dict[str, Any
         "micro_batch_size 64",
         {"micro_batch_size": 64},
     ),
-    "unknown": ("unknown", {}, {}, "`.compile()`", {}),
-    "the optimizer": ("calls", {"lightning": optimizer("torch.optim.Adam")}, LONG_STEP, "fused true for Adam", {}),
-    "by its short name": ("memory", {"lightning": optimizer("AdamW", lr=1)}, LONG_STEP, "fused true for AdamW", {}),
-    "not most of the work": ("calls", {"lightning": optimizer("AdamW")}, SHORT_STEP, "`.compile()`", {}),
-    "fused already": ("calls", {"lightning": optimizer("AdamW", fused=True)}, LONG_STEP, "`.compile()`", {}),
-    "another way chosen": ("calls", {"lightning": optimizer("AdamW", foreach=True)}, LONG_STEP, "`.compile()`", {}),
-    "clipped": ("calls", {"lightning": {**optimizer("AdamW"), **CLIPPED}}, LONG_STEP, "`.compile()`", {}),
-    "an optimizer that cannot": ("calls", {"lightning": optimizer("torch.optim.LBFGS")}, LONG_STEP, "`.compile()`", {}),
-    "the user's optimizer": ("calls", {"lightning": optimizer("mine.Adam")}, LONG_STEP, "`.compile()`", {}),
-    "an optimizer in the module": ("compute", {}, LONG_STEP, "bf16-mixed", {}),
 }
 
 
-def test_a_fused_optimizer_keeps_its_other_arguments() -> None:
-    train = {"lightning": optimizer("AdamW", lr=0.1), "global_batch_size": 64}
-    change = change_for("calls", profile(**LONG_STEP), train, cores=4)
-    assert change is not None
-    assert change.train["lightning"] == optimizer("AdamW", lr=0.1, fused=True)
-
-
 def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50}
+    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 20}
     return StepProfile(**{**usual, "step_s": [1.0], "phases": {}, **facts})
 
 

@@ -7,38 +7,39 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import StepProfile
-from tasks.profile import PARTS, SENTENCES, Bound, Roofline, bound_by, compare, parts_of, roofline, steps_between
+from tasks.profile import PARTS, SENTENCES, Bound, bound_by, compare, parts_of, steps_between
 
-BUSY, CALLS = Roofline(0.8, 0.4), Roofline(0.1, 0.2)
-CASES: dict[str, tuple[dict[str, float], Roofline | None, Bound]] = {
-    "waits longest for data": ({"data": 5, "forward": 1, "backward": 2, "optimizer": 1}, BUSY, "data"),
-    "waits less than it works": (
-        {"data": 3, "forward": 1, "backward": 2, "optimizer": 1},
-        BUSY,
-        "compute",
-    ),
-    "exactly as long": ({"data": 4, "forward": 1, "backward": 2, "optimizer": 1}, BUSY, "compute"),
-    "copies": ({"transfer": 2, "forward": 1}, BUSY, "transfer"),
-    "waits for other ranks": ({"synchronisation": 4, "backward": 3}, BUSY, "communication"),
-    "is held by checkpoints": ({"checkpoint": 4, "backward": 3}, BUSY, "checkpoint"),
-    "is in callbacks": ({"callbacks": 4, "backward": 3}, BUSY, "callbacks"),
-    "moves bytes": ({"backward": 3}, Roofline(0.3, 0.9), "memory"),
-    "makes many calls": ({"backward": 3}, CALLS, "calls"),
-    "was not counted": ({"backward": 3}, None, "unknown"),
-    "has no time": ({}, BUSY, "unknown"),
-    "has no number": ({"data": float("nan"), "forward": 1}, BUSY, "unknown"),
+# Seconds of the parts of a step → what bounds it, if matrix products take most of the module's time.
+CASES: dict[str, tuple[dict[str, float], Bound]] = {
+    "waits longest for data": ({"data": 5, "forward": 1, "backward": 2, "optimizer": 1}, "data"),
+    "waits less than it works": ({"data": 3, "forward": 1, "backward": 2, "optimizer": 1}, "compute"),
+    "exactly as long": ({"data": 4, "forward": 1, "backward": 2, "optimizer": 1}, "compute"),
+    "copies": ({"transfer": 2, "forward": 1}, "transfer"),
+    "waits for other ranks": ({"synchronisation": 4, "backward": 3}, "communication"),
+    "is held by checkpoints": ({"checkpoint": 4, "backward": 3}, "checkpoint"),
+    "is in callbacks": ({"callbacks": 4, "backward": 3}, "callbacks"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_is_bound_by_its_largest_part_or_by_what_limits_the_work(case):
-    parts, roof, bound = CASES[case]
-    assert bound_by({**dict.fromkeys(PARTS, 0.0), **parts}, roof) == bound
+def test_a_step_is_bound_by_its_largest_part(case):
+    parts, bound = CASES[case]
+    busy = profile(traced=2, busy_s=8.0, products_s=4.0)
+    assert bound_by(busy, {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
     assert bound in SENTENCES
 
 
+@pytest.mark.parametrize(
+    ("busy_s", "products_s", "bound"),
+    [(2.9, 2.9, "calls"), (3.1, 3.1, "compute"), (6.0, 3.0, "compute"), (6.0, 2.9, "memory"), (0.0, 0.0, "calls")],
+)
+def test_the_modules_own_work_is_bound_by_what_takes_most_of_it(busy_s, products_s, bound):
+    two_steps = profile(traced=2, busy_s=busy_s, products_s=products_s)
+    assert bound_by(two_steps, {**dict.fromkeys(PARTS, 0.0), "backward": 3.0}) == bound
+
+
 def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 10, "accumulate": 1, "steps_per_epoch": 50}
+    usual = {"device": "cpu", "world_size": 1, "rows": 10, "accumulate": 1, "steps_per_epoch": 50, "traced": 4}
     return StepProfile(**{**usual, "step_s": [1.0] * 4, "phases": {}, **facts})
 
 
@@ -66,14 +67,6 @@ def test_what_an_exchange_adds_to_a_backward_pass_is_synchronisation():
 )
 def test_the_steps_between_two_checkpoints(checkpoint, steps):
     assert steps_between(checkpoint, 50, 0.5) == steps
-
-
-def test_the_roofline_is_a_share_of_the_modules_own_time():
-    counted = profile(flops=30.0, bytes=20.0, peak_flops=100.0, peak_bytes=10.0)
-    parts = {**dict.fromkeys(PARTS, 9.0), "forward": 1.0, "backward": 2.0, "optimizer": 1.0}
-    assert roofline(counted, parts) == Roofline(0.075, 0.5)
-    assert roofline(profile(), parts) is None
-    assert roofline(counted, dict.fromkeys(PARTS, 0.0)) is None
 
 
 COMPARED = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -17,11 +15,10 @@ from safetensors.torch import load_file
 from safetensors.torch import save as in_one_piece
 from torch import nn
 
-from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, open_store
-from tests.support.damage import overwrite
-from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.files import DTYPES, INDEX, Entry, Index, TensorReader, TensorSlice, file_chunks, read_state
+from training.checkpoint import UnsupportedState, load_module_weights, read_tensors
+from training.checkpoint.files import DTYPES, INDEX, Entry, TensorReader, TensorSlice, file_chunks, read_state
 from training.checkpoint.saver import (
     Capture,
     CheckpointTarget,
@@ -125,19 +122,6 @@ def test_weights_are_plain_safetensors_under_their_own_names_and_tied_ones_store
     assert torch.equal(dict(read_tensors(folder))["state_dict/outlet.weight"], module.inlet.weight)
 
 
-def test_the_same_state_gives_the_same_bytes(stored: Callable[..., Path]) -> None:
-    torch.manual_seed(0)
-    checkpoint = state_of(Net())
-    one = stored(checkpoint)
-    two = stored(checkpoint, uri="trainings/t-0/checkpoints/1-g7")
-    names = sorted(path.name for path in one.iterdir() if path.name != "manifest.json")
-    assert {name: (one / name).read_bytes() == (two / name).read_bytes() for name in names} == dict.fromkeys(
-        names, True
-    )
-    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in (one, two)]
-    assert manifests[0]["id"] == manifests[1]["id"]
-
-
 def test_a_capture_does_not_change_when_training_goes_on(tmp_path: Path) -> None:
     module = Net()
     taken = capture({"state_dict": module.state_dict()}, {}, 0)
@@ -210,18 +194,6 @@ def test_what_cannot_be_held_is_named_in_a_dry_run(value: Any, path: str, kind: 
     with pytest.raises(UnsupportedState) as caught:
         capture({"extra": [value]}, {}, 0, dry=True)
     assert (caught.value.path, caught.value.kind) == (path, kind)
-
-
-def test_a_dry_run_copies_nothing() -> None:
-    assert capture({"x": torch.zeros(3)}, {}, 0, dry=True).files == {}
-
-
-def test_a_module_takes_its_weights(stored: Callable[..., Path]) -> None:
-    module, fresh = Net(), Net()
-    folder = stored(state_of(module))
-    assert load_module_weights(fresh, folder) == 5
-    for name, tensor in module.state_dict().items():
-        assert torch.equal(fresh.state_dict()[name], tensor)
 
 
 def test_a_lazy_module_takes_the_weights_of_one_that_has_its_shapes(stored: Callable[..., Path]) -> None:
@@ -393,35 +365,6 @@ def test_tied_tensors_are_read_once_and_a_state_has_each_of_its_tensors_once(tmp
         read_state(tmp_path, reader.read)
 
 
-def test_a_state_with_an_unknown_tag_is_corrupt(stored: Callable[..., Path]) -> None:
-    folder = stored(state_of(Net()))
-    overwrite(folder / "state.json", '{"state_dict": {"$": "pickle", "value": "x"}}')
-    with pytest.raises(CorruptError, match="state.json cannot be read: ValueError: unknown tag 'pickle'"):
-        load_module_weights(Net(), folder)
-
-
-def test_an_index_covers_scalars_and_empty_tensors(tmp_path: Path) -> None:
-    taken = capture({"a": torch.tensor(4), "b": torch.zeros(0, 3)}, {}, 0)
-    write_tensors(taken, tmp_path)
-    index = merge([taken.entries])
-    (tmp_path / INDEX).write_text(json.dumps(index.to_json()))
-    assert isinstance(read_index(tmp_path), Index)
-    found = dict(read_tensors(tmp_path))
-    assert (found["a"], found["b"].shape) == (4, (0, 3))
-
-
-def test_a_file_that_cannot_be_written_is_storage_unavailable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> list[Path]:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("training.checkpoint.saver.file_chunks", full)
-    place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
-    with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
-        save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])
-
-
 def test_a_file_has_the_bytes_that_the_library_writes() -> None:
     tensors = {f"{dtype}": torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
     tensors |= {f"again {dtype}": torch.ones(1).to(dtype) for dtype in DTYPES}
@@ -441,30 +384,6 @@ def test_a_capture_takes_the_memory_of_the_one_before() -> None:
     assert (two["w"].tolist(), two["n"].tolist()) == ([2.0] * 4, [1, 2])
     fresh = capture({"w": weight}, {}, 0)
     assert fresh.files["state-0.safetensors"]["w"].data_ptr() != two["w"].data_ptr()
-
-
-def test_what_a_stream_copies_is_there_before_it_is_written_and_before_the_next_step_changes_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staging = Staging()
-
-    class Copied:
-        """The copies arrive in host memory when they are waited for, and not before."""
-
-        def synchronize(self) -> None:
-            for buffer in staging._buffers.values():
-                buffer.fill_(7)
-
-    copied, later, chosen = Copied(), [], []
-    staging._stream = SimpleNamespace(device="cuda:0", record_event=lambda: copied)  # type: ignore[assignment]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_event=later.append))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(chosen.append(device)))
-    taken = capture({"state_dict": {"w": torch.zeros(3)}}, {}, 0, staging=staging)
-    assert later == [copied]  # of what the device does from now on
-    assert taken.files["weights-0.safetensors"]["w"].tolist() == [0, 0, 0]  # the host has not waited
-    ref = save(CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
-    assert load_file(store.local(ref) / "weights-0.safetensors")["w"].tolist() == [7, 7, 7]
-    assert chosen == ["cuda:0"]  # a thread that waits without having chosen would make a context on the first device
 
 
 def draws() -> tuple[float, float, float]:

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.support import program
-from training.fit.loop import _number, _tensor
 
 RANK = """
 import json, sys
@@ -41,16 +39,3 @@ def test_every_rank_gets_what_each_gave(tmp_path: Path) -> None:
         assert str(everyone[0]["value"]["n"][2]) == "-0.0"
         assert (nothing, told, none) == ([{}, {}, {}], {"told": given[0]}, None)
         assert pair == (None if rank == 0 else "by 1")
-
-
-@pytest.mark.parametrize(
-    "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
-)
-def test_a_logged_number_arrives_to_the_last_bit(kind: torch.dtype) -> None:
-    drawn = torch.randint(0, 256, (1000, kind.itemsize), dtype=torch.uint8)
-    values = (drawn % 2 if kind is torch.bool else drawn).view(kind).flatten()
-    for value in values:
-        arrived = _tensor(json.loads(json.dumps(_number(value))))
-        assert arrived.dtype is kind
-        assert torch.equal(arrived, value) or (torch.isnan(arrived) and torch.isnan(value))
-        assert torch.signbit(arrived).item() == torch.signbit(value).item() or bool(torch.isnan(value))

@@ -99,24 +99,6 @@ def test_a_device_that_stands_still_is_where_the_rank_is_while_the_host_goes_on(
     assert (done.steps, done.moves) == (5, 6)
 
 
-def test_a_device_that_has_done_everything_leaves_the_place_to_the_host() -> None:
-    rank = Rank()
-    rank.queue_step()
-    rank.device.do(1000)
-    rank.activity.read()
-    rank.activity.enter("checkpoint")
-    rank.clock.now += 7
-    activity = rank.activity.read()
-    assert (activity.place, activity.place_s) == ("checkpoint", 7)
-
-
-def test_to_look_never_waits() -> None:
-    rank = Rank()
-    rank.queue_step()
-    rank.activity.read()
-    assert (rank.device.waits, rank.device.done_s) == (0, 0)
-
-
 def test_a_device_that_has_failed_stays_where_it_was_and_ends_no_report() -> None:
     rank = Rank()
     rank.queue_step()
@@ -141,18 +123,6 @@ def test_what_was_spent_before_a_device_was_followed_stays_counted() -> None:
     activity.enter("forward")
     device.do(2)
     assert activity.read().spent_s["hooks"] == pytest.approx(5 + 2)
-
-
-def test_an_event_of_another_stream_that_came_before_takes_no_time_away() -> None:
-    rank = Rank()
-    rank.activity.enter("forward")
-    rank.device.give(3)
-    rank.activity.enter("collective")
-    times = rank.activity.device
-    assert times is not None
-    times._ahead[-1].event._at = -1.0  # type: ignore[attr-defined]
-    rank.device.do(3)
-    assert min(rank.activity.read().spent_s.values()) == 0.0
 
 
 def test_the_thread_that_looks_chooses_the_device() -> None:

@@ -14,7 +14,6 @@ from torch.distributed import distributed_c10d
 from data_contracts.errors import TrainwrightError, UsageError
 from training.fit import strategies
 from training.fit.failures import classify
-from training.fit.strategies import layer_sync
 
 HERE = Path(__file__).parent
 
@@ -82,25 +81,6 @@ def test_what_passes_through_the_users_frames_is_theirs_unless_a_peer_was_lost(t
     found: TrainwrightError = classify(caught.value, HERE, timeout_s=60)
     assert found.cause == cause
     assert ("their_step" in found.user_traceback) == (cause == "user_code")
-
-
-# No frame is the user's: the module is of a library, and its batch norm is over the rows of all ranks.
-NORMS: dict[str, tuple[tuple[int, ...], str]] = {
-    "what the layer refuses is the module's or the data's fault": ((4,), "user_code"),
-    "a collective that we begin is ours": ((4, 3), "internal"),
-}
-
-
-@pytest.mark.parametrize("case", NORMS)
-def test_a_shared_batch_norm_of_a_library_fails_for_what_it_gets_or_for_what_we_do(case: str, tmp_path: Path) -> None:
-    shape, cause = NORMS[case]
-    norm = layer_sync(torch.device("cpu")).apply(torch.nn.BatchNorm1d(3))
-    with pytest.raises(ValueError, match="expected 2D or 3D input|process group") as caught:
-        norm(torch.ones(shape))
-    # As from within a training: the test's own frame is not there.
-    assert caught.tb.tb_next is not None
-    error = caught.value.with_traceback(caught.tb.tb_next)
-    assert classify(error, tmp_path, timeout_s=60).cause == cause
 
 
 def test_what_a_collective_of_lightnings_refuses_is_raised_by_torch(tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from data_contracts.messages.gang import FaultName, InjectedFault, Joined, Lates
 from infra.store import Store, layout, open_store
 from infra.store.layout import game_day_record
 from training.fit import fault_injector
-from training.fit.fault_injector import SIGNALS, FaultInjector, checked_supervisor, damage, inject, is_due
+from training.fit.fault_injector import FaultInjector, checked_supervisor, damage, is_due
 
 TRAINING = "trainings/k-0"
 
@@ -116,32 +115,6 @@ def test_the_first_step_and_the_first_new_step_after_it_are_recorded(store: Stor
     for what, step in (("first", 11), ("caught-up", 16)):
         after = store.read_as(game_day_record(TRAINING, what), StepAfter.from_json)  # type: ignore[arg-type]
         assert (after.step, after.resumed_from, after.generation) == (step, 10, 1)
-
-
-@pytest.mark.parametrize("name", get_args(FaultName))
-def test_a_signal_goes_to_this_rank_or_to_its_supervisor(name: FaultName, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[int, int]] = []
-
-    def sleep(seconds: float) -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr(fault_injector.os, "kill", lambda pid, number: sent.append((pid, number)))
-    monkeypatch.setattr(fault_injector.time, "sleep", sleep)
-    if name == "rank-asked-to-stop":
-        inject(name, 7)
-    else:
-        with pytest.raises(InterruptedError):
-            inject(name, 7)
-    expected = {
-        "rank-killed": (os.getpid(), signal.SIGKILL),
-        "rank-stopped": (os.getpid(), signal.SIGSTOP),
-        "rank-asked-to-stop": (os.getpid(), signal.SIGTERM),
-        "checkpoint-damaged": (os.getpid(), signal.SIGKILL),
-        "node-killed": (7, signal.SIGKILL),
-        "node-stopped": (7, signal.SIGSTOP),
-    }
-    assert sent == ([expected[name]] if name in expected else [])
-    assert SIGNALS.keys() == expected.keys()
 
 
 def test_only_what_started_the_ranks_torchrun_is_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,17 +26,6 @@ def test_a_step_ends_with_its_last_micro_batch() -> None:
     assert counted == {0.05: 2, 0.2: 1} or counted == {0.05: 2, 0.3: 1}  # 0.2 is a sum of floats
 
 
-def test_a_step_beyond_all_bounds_has_a_class() -> None:
-    clock = Clock()
-    activity = RankActivity(clock)
-    measures = Measures(activity, clock)
-    measures.step()
-    clock.now += 1000
-    activity.stepped()
-    measures.step()
-    assert measures.record(activity.spent_s).step_counts == [0] * len(STEP_BOUNDS) + [1]
-
-
 def test_saves_places_and_memory() -> None:
     clock = Clock()
     activity = RankActivity(clock)

@@ -1,4 +1,4 @@
-"""A step is measured without its values: the same bytes as in a step that is taken, for each kind of module."""
+"""A step is measured without its values: what autograd saves, for each kind of module."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.commands import SizeRequest, StepMemory
-from training.fit.memory import REAL_ROWS, _step, probe
+from data_contracts.messages.commands import SizeRequest
+from training.fit.memory import probe
 
 KINDS = """
 import torch
@@ -71,41 +71,23 @@ def asked(project: Path, name: str, *, columns: dict[str, str] | None = None, **
     return SizeRequest(train=train, project=str(project), columns=columns or COLUMNS, rows=[8, 16])
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("MLP", {"optimizer": "Adam"}),
-        ("CNN", {"optimizer": "SGD"}),
-        ("CNN", {"optimizer": "SGD", "norm": True}),
-        ("LSTM", {"optimizer": "AdamW"}),
-        ("Embedding", {"optimizer": "Adam"}),
-        ("Attention", {"optimizer": "AdamW"}),
-    ],
-)
-def test_the_same_bytes_as_in_a_real_step(kind: str, settings: dict[str, Any], project: Path) -> None:
-    request = asked(project, kind, init_args=settings)
-    (first, second), why = probe(request, 0)
+@pytest.mark.parametrize("kind", ["CNN", "LSTM", "Embedding", "Attention"])
+def test_twice_the_rows_take_more(kind: str, project: Path) -> None:
+    (first, second), why = probe(asked(project, kind), 10**6)
     assert why == ""
-    taken = _step(request, 8, real=True)
-    assert first == taken
-    assert (second.rows, second.step > first.step) == (16, True)
-
-
-def test_a_cpus_lstm_keeps_more_than_fake_tensors_show(project: Path) -> None:
-    request = asked(project, "LSTM", init_args={"width": 64})
-    [as_on_cpu, _], _ = probe(request, 0)
-    assert as_on_cpu.step > 2 * _step(request, 8).step
-    assert probe(request, 10**12)[0][0] == _step(request, 8), "a large module is not trained before a run"
-    assert probe(request.model_copy(update={"accelerated": True}), 0)[0][0].step < as_on_cpu.step
+    assert (first.rows, second.rows) == (8, 16)
+    assert first.step < second.step <= 2 * first.step
+    assert first.peak == 10**6 + max(first.step, first.update)
 
 
 def test_what_is_counted(project: Path) -> None:
     [found, _], _ = probe(asked(project, "Linear", init_args={"optimizer": "SGD"}), 0)
-    weight, batch, answers = 16 * 4 * 4, 8 * 16 * 4 + 8 * 8, 8 * 4 * 4
-    # At the end of the forward pass: the weight with gradient and momentum, the batch, the loss and its share of rows.
-    assert found.peak >= 3 * weight + batch + 2 * answers
-    assert found.peak <= 3 * weight + batch + 4 * answers
-    assert found.update == batch
+    batch, weight, answers = 8 * 16 * 4 + 8 * 8, 16 * 4 * 4, 8 * 4 * 4
+    # The loss saves the answers' logarithms, and their gradient is as large.
+    assert batch + 2 * answers <= found.step <= batch + 3 * answers
+    assert found.update == batch + weight
+    on_gpu = asked(project, "MLP").model_copy(update={"accelerated": True})
+    assert probe(on_gpu, 0)[0][0].update > probe(asked(project, "MLP"), 0)[0][0].update
 
 
 def test_memory_is_not_needed_for_it(project: Path) -> None:
@@ -120,13 +102,6 @@ def test_lower_precision_takes_less(precision: str, project: Path) -> None:
     [low, _], why = probe(asked(project, "CNN", trainer={"precision": precision}), 0)
     assert why == ""
     assert low.step < whole.step
-    assert (low.peak < 0.7 * whole.peak) == precision.endswith("true")
-
-
-def test_a_module_that_looks_at_values_takes_real_steps_if_it_is_small(project: Path) -> None:
-    steps, why = probe(asked(project, "Looks"), 0)
-    assert ([one.rows for one in steps], why) == (list(REAL_ROWS), "")
-    assert probe(asked(project, "Looks"), 10**12) == ([], "DataDependentOutputException in a step on zeros")
 
 
 def test_the_users_transform_makes_the_batch(project: Path) -> None:
@@ -136,6 +111,7 @@ def test_the_users_transform_makes_the_batch(project: Path) -> None:
 
 
 UNPROBED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "it looks at a value": ("Looks", {}, "DataDependentOutputException in a step on zeros"),
     "by hand": ("ByHand", {}, "the module optimises by hand (automatic_optimization is False)"),
     "two optimizers": ("Two", {}, "the module has 2 optimizers"),
     "no loss": ("Nothing", {}, "training_step returns no loss"),
@@ -151,8 +127,3 @@ def test_what_cannot_be_measured_says_why(case: str, project: Path) -> None:
     steps, said = probe(asked(project, name, **settings), 0)
     assert steps == []
     assert said.startswith(why)
-
-
-def test_an_accelerator_updates_all_parameters_at_once(project: Path) -> None:
-    request = asked(project, "MLP")
-    assert isinstance(_step(request.model_copy(update={"accelerated": True}), 8), StepMemory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from data_contracts.errors import Diverged
 from training.fit.guards import CONTINUE, DUE, LOOK_EVERY, STOP
 from training.fit.measuring import History
 from training.fit.reports import RankActivity
-from training.fit.supervisor import READ_EVERY_S, Supervisor
+from training.fit.supervisor import Supervisor
 
 
 def supervisor(every_s: float | None = None) -> Supervisor:
@@ -109,35 +108,3 @@ def test_a_checkpoint_by_the_clock_needs_finite_weights() -> None:
     trainer.global_step = 1
     with pytest.raises(Diverged):
         kept._agree(trainer, saving=False)
-
-
-@pytest.mark.parametrize(
-    ("device", "read_s_ago", "reads"),
-    [
-        ("cpu", 5, list(range(1, 2 * LOOK_EVERY + 1))),
-        ("meta", 5, [LOOK_EVERY, 2 * LOOK_EVERY]),  # only where the look at the loss has waited for the device
-        ("meta", READ_EVERY_S + 1, [1, LOOK_EVERY, 2 * LOOK_EVERY]),  # or if nothing was read for so long
-    ],
-)
-def test_values_are_read_where_the_device_was_waited_for(
-    device: str, read_s_ago: float, reads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept, trainer = supervisor(), trainer_on(device)
-    progress = SimpleNamespace()
-    kept._reports = SimpleNamespace(  # type: ignore[assignment]
-        stop_asked=False,
-        activity=RankActivity(),
-        progress=progress,
-        is_due=True,
-        measures=SimpleNamespace(step=lambda: None),
-        report=lambda: None,
-    )
-    seen: list[int] = []
-    monkeypatch.setattr(kept.measuring, "read", lambda trainer: seen.append(trainer.global_step))
-    monkeypatch.setattr(kept._cadence, "is_due", lambda *_, **__: False)
-    trainer.callback_metrics, trainer.accumulate_grad_batches = {}, 1
-    kept._begun, kept._read_at = True, time.monotonic() - read_s_ago
-    for trainer.global_step in range(1, 2 * LOOK_EVERY + 1):
-        loop: Any = SimpleNamespace(trainer=trainer, batches_done=trainer.global_step)
-        kept.between_steps(loop, None)
-    assert seen == reads

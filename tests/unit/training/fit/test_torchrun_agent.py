@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-import lightning  # noqa: F401 - the agent leaves modules of torch's out where nobody has imported them yet
 import pytest
 import torch.distributed.run
 

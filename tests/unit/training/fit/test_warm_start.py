@@ -78,16 +78,6 @@ def test_all_of_a_module_from_two_files(tmp_path: Path) -> None:
     assert [tensor.flatten()[0].item() for tensor in held] == [1, 2, 3, 4, 5]
 
 
-def test_the_users_own_configure_model_comes_first(tmp_path: Path) -> None:
-    class Late(L.LightningModule):
-        def configure_model(self) -> None:
-            self.head = nn.Linear(1, 1)
-
-    module: Any = Late()
-    begin(module, tmp_path / "w", True, {"head.weight": torch.full((1, 1), 7.0), "head.bias": torch.zeros(1)})
-    assert module.head.weight.item() == 7
-
-
 def test_a_float_of_another_width_is_converted(tmp_path: Path) -> None:
     net = Net()
     half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in full().items()}

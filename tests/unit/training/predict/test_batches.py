@@ -1,8 +1,7 @@
-"""Batches come in groups, each batch is a step of its own, and the results are those of single batches."""
+"""Batches are the same wherever they begin and however the rows come, and each names its rows."""
 
 from __future__ import annotations
 
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import torch
 
 from training.predict import batches
-from training.predict.batches import Batches, Group, Units, bytes_in, copied, steps_of, units_of
+from training.predict.batches import Batches
 
 ROWS = 23
-SIZE = 4
 
 
 class Raw:
@@ -22,9 +20,12 @@ class Raw:
 
     schema = pa.schema([("x", pa.int64())])
 
-    def batches(self, first: int, block: int, at_once: int) -> Any:
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+
+    def batches(self, first: int, block: int) -> Any:
         while first < ROWS:
-            end = min(first + at_once, ROWS, first + block - first % block)
+            end = min(first + self._at_once, ROWS, first + block - first % block)
             yield first, pa.RecordBatch.from_pydict({"x": list(range(first, end))})
             first = end
 
@@ -37,71 +38,17 @@ class Features:
         return iter(torch.tensor(rows.column("x").to_pylist()).split(size))
 
 
-def served(
-    first: int, *, grouped: bool, keep: tuple[str, ...] = (), output_bytes: float | None = 1.0, at_once: int = 8
-) -> Any:
-    request: Any = SimpleNamespace(keep=list(keep), batch_size=SIZE)
-    raw: Any = Raw()
-    features: Any = Features()
-    made = Batches(raw, features, request, Units(at_once, 8, 4), first, grouped=grouped)
-    made.output_bytes = output_bytes
-    return made
-
-
-@pytest.mark.parametrize("first", [0, 4, 16])
-@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("first", [0, 8, 16])
 @pytest.mark.parametrize("at_once", [3, 8])
-def test_the_batches_are_the_same_in_groups_and_alone(first: int, grouped: bool, at_once: int) -> None:
-    made = served(first, grouped=grouped, keep=("x",), at_once=at_once)
-    handed = list(made)
-    every = [batch for group in handed for batch in group] if grouped else handed
-    assert [one.tolist() for one in every] == [list(range(at, min(at + 4, ROWS))) for at in range(first, ROWS, 4)]
-    assert (len(handed) < len(every)) == (grouped and at_once == 8 and first < 16)
-    for group in made.waiting:
-        assert group.kept["x"].to_pylist() == list(range(group.first, group.first + group.rows))
-        assert (group.first + group.rows) % 4 == 0 or group.first + group.rows == ROWS
-
-
-def test_groups_are_as_large_as_their_bytes_permit_and_begin_with_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [len(group) for group in served(0, grouped=True, output_bytes=None)] == [1] * 6
-    monkeypatch.setattr(batches, "GROUP_BYTES", 2)
-    assert {len(group) for group in served(0, grouped=True)} == {1}
-
-
-def test_each_batch_is_a_step_with_its_number_and_results_keep_their_values() -> None:
-    memory = torch.zeros(2)
-    asked: list[Any] = []
-    moved: list[int] = []
-
-    def step(batch: int, number: int) -> dict[str, Any]:
-        asked.append((batch, number))
-        memory.fill_(batch)  # as a compiled module reuses its memory
-        return {"a": memory, "b": (memory, "text")}
-
-    waiting: Any = SimpleNamespace(waiting=deque([Group(0, [2, 2], {})]))
-    made = steps_of(step, waiting, 7, numbered=True, moved=lambda: moved.append(1))([10, 20])
-    assert asked == [(10, 7), (20, 8)]
-    assert [one["a"].tolist() for one in made] == [[10, 10], [20, 20]]
-    assert [one["b"][0].tolist() for one in made] == [[10, 10], [20, 20]]
-    assert len(moved) == 2
-    assert waiting.waiting[0].done == 2
-    assert steps_of(lambda batch: torch.tensor(batch), waiting, 0, numbered=False, moved=lambda: None)([1])[0] == 1
-
-
-def test_an_error_names_the_rows_of_its_batch() -> None:
-    group = Group(100, [4, 4, 1], {})
-    assert group.current == (100, 4)
-    group.done = 2
-    assert group.current == (108, 1)
-
-
-def test_without_a_transform_an_attempt_continues_at_any_batch() -> None:
-    with_transform: Any = SimpleNamespace(batch_size=512, transform=object())
-    without: Any = SimpleNamespace(batch_size=512, transform=None)
-    assert units_of(with_transform) == Units(4096, 4096, 4096)
-    assert units_of(without) == Units(16384, 16384, 512)
-
-
-def test_bytes_are_those_of_the_tensors() -> None:
-    assert bytes_in(({"a": torch.zeros(2)}, [torch.zeros(1, dtype=torch.int64)], "text")) == 16
-    assert copied(["text"]) == ["text"]
+@pytest.mark.parametrize("keep", [["x"], []])
+def test_each_batch_has_its_rows(first: int, at_once: int, keep: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "block_rows", lambda size: 8)
+    request: Any = SimpleNamespace(keep=keep, batch_size=4)
+    raw: Any = Raw(at_once)
+    features: Any = Features()
+    made = Batches(raw, features, request, first)
+    expected = [list(range(at, min(at + 4, ROWS))) for at in range(first, ROWS, 4)]
+    assert [batch.tolist() for batch in made] == expected
+    assert [(rows.first, rows.count) for rows in made.waiting] == [(values[0], len(values)) for values in expected]
+    for rows, values in zip(made.waiting, expected, strict=True):
+        assert {name: column.to_pylist() for name, column in rows.kept.items()} == ({"x": values} if keep else {})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from training.predict.worker import columns_of, joined
+from training.predict.worker import columns_of
 
 
 class Parts(NamedTuple):
@@ -56,19 +56,7 @@ def test_anything_else_is_refused(outputs: Any) -> None:
         columns_of(outputs, 2)
 
 
-def test_batches_with_tensors_alike_become_one() -> None:
-    parts = joined([Parts(NUMBERS, NUMBERS), Parts(NUMBERS[:1], NUMBERS[:1])], [2, 1])  # type: ignore[arg-type]
-    assert parts is not None
-    assert {name: one.tolist() for name, one in parts.items()} == {name: [1.5, 2.5, 1.5] for name in ("score", "kind")}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        NUMBERS.double(), NUMBERS.reshape(2, 1), NUMBERS[:1], torch.tensor(1.0), ["x", "y"], {"score": NUMBERS},
-        (NUMBERS, NUMBERS),
-    ],
-)  # fmt: skip
-def test_others_stay_apart(other: Any) -> None:
-    assert joined([NUMBERS, other], [2, 2]) is None
-    assert joined([other, NUMBERS], [2, 2]) is None
+def test_a_column_keeps_its_values_when_the_module_reuses_the_memory() -> None:
+    memory = torch.zeros(2)
+    columns = [columns_of(memory.fill_(value), 2)[0]["prediction"] for value in (1.0, 2.0)]
+    assert [column.to_pylist() for column in columns] == [[1.0, 1.0], [2.0, 2.0]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -74,30 +73,9 @@ def test_the_name_is_given_once(tmp_path: Path) -> None:
     one.whole.write_text("new")
     (tmp_path / "out.csv").write_text("old")
     with pytest.raises(UsageError, match="exists already"):
-        one.publish({}, overwrite=False)
+        one.publish(overwrite=False)
     assert (tmp_path / "out.csv").read_text() == "old"
-    assert one.published() is None
-    one.publish({"rows": 1}, overwrite=True)
+    one.publish(overwrite=True)
     one.close()
     assert (tmp_path / "out.csv").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
-
-
-def test_a_name_that_somebody_else_took_does_not_keep_the_folder(tmp_path: Path) -> None:
-    taken = tmp_path / ".out.csv.trainwright.removed"
-    (taken / "theirs").mkdir(parents=True)
-    draft = UnfinishedOutput(tmp_path / "out.csv", {"the model": "a"})
-    draft.remove()
-    draft.close()
-    assert not list(tmp_path.glob(".out.csv*")), "what a killed process left is removed, too"
-
-
-@pytest.mark.root
-def test_what_another_user_has_there_stays(tmp_path: Path) -> None:
-    taken = tmp_path / ".out.csv.trainwright.removed"
-    (taken / "theirs").mkdir(parents=True)
-    os.chown(taken, 12_345, -1)
-    draft = UnfinishedOutput(tmp_path / "out.csv", {"the model": "a"})
-    draft.remove()
-    draft.close()
-    assert list(tmp_path.glob(".out.csv*")) == [taken]

@@ -42,7 +42,8 @@ def test_types_are_those_of_the_training_and_not_of_a_small_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_batches_are_the_same_from_any_block_on(suffix: str, tmp_path: Path) -> None:
+def test_batches_are_the_same_from_any_block_on(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_rows, "TRANSFORM_ROWS", 3)
     for number in range(4):
         values = range(number * 5, number * 5 + 5)
         path = tmp_path / f"{number}.{suffix}"
@@ -52,11 +53,11 @@ def test_batches_are_the_same_from_any_block_on(suffix: str, tmp_path: Path) -> 
             pq.write_table(pa.table({"x": list(values)}), path, row_group_size=2)
     raw = opened(tmp_path, {"x": "int64"})
     assert raw.total == (None if suffix == "csv" else 20)
-    every = [(at, batch.column("x").to_pylist()) for at, batch in raw.batches(0, 8, 3)]
+    every = [(at, batch.column("x").to_pylist()) for at, batch in raw.batches(0, 8)]
     assert [one for _, values in every for one in values] == list(range(20))
     assert [at for at, _ in every] == [0, 3, 6, 8, 11, 14, 16, 19]
     for first in (8, 16, 24):
-        assert [(at, batch.column("x").to_pylist()) for at, batch in raw.batches(first, 8, 3)] == [
+        assert [(at, batch.column("x").to_pylist()) for at, batch in raw.batches(first, 8)] == [
             one for one in every if one[0] >= first
         ]
 
@@ -80,7 +81,7 @@ def test_a_file_that_changes_is_found(tmp_path: Path) -> None:
 
 
 def test_blocks_are_whole_batches() -> None:
-    assert [block_rows(size, 4096) for size in (1, 512, 1000, 5000)] == [4096, 4096, 5000, 5000]
+    assert [block_rows(size) for size in (1, 512, 1000, 5000)] == [4096, 4096, 5000, 5000]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from data_contracts.errors import InsufficientEvidence
 from tests.unit.training.score.test_metrics import PREFIX, Answers, scored
-from training.score.outcomes import Outcomes, close, parts
+from training.score.outcomes import Outcomes, close
 
 MACRO = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 2, "average": "macro"}}
 MICRO = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 2, "average": "micro"}}
@@ -140,15 +140,6 @@ def test_an_infinite_score_is_a_mask_and_decides() -> None:
     scores = torch.tensor([[0.0, -torch.inf], [-torch.inf, 3]])
     source = DataLoader([(scores, torch.tensor([0, 1]))], None)
     assert scored({"a": {**MICRO, "target": "y"}}, Answers(), source=source)["a"].value.value == 1
-
-
-def test_parts_hold_the_extremes_and_no_number_twice() -> None:
-    values = [1.0] * 500 + [0.0] + [1.0] * 11
-    for part in parts(values):
-        assert 500 in part
-        assert len(set(part)) == len(part) == 7
-    assert parts([1.0]) == []
-    assert all(sorted(part) == [0, 1, 2] for part in parts([3.0, 1.0, 2.0]))
 
 
 def test_counts_must_agree_in_double_where_the_metric_has_it() -> None:

@@ -35,16 +35,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_the_project_goes_to_the_front_once(root: Path) -> None:
-    assert sys.path[0] == str(root)
-    add_project(root)
-    assert sys.path.count(str(root)) == 1
-
-
-def test_a_class_is_found(root: Path) -> None:
-    assert load_class("good.Model", PurePath, "field", root).__name__ == "Model"
-
-
 @pytest.mark.parametrize(
     ("dotted", "sentence"),
     [
@@ -91,15 +81,6 @@ def test_without_a_frame_of_the_users_the_whole_traceback_is_kept(root: Path) ->
     with pytest.raises(UserCodeError) as caught, user_code("it", root):
         int("x")
     assert "in user_code" in caught.value.user_traceback or "int(" in caught.value.user_traceback
-
-
-def test_a_callable_gets_its_arguments(root: Path) -> None:
-    assert load_callable("inner.calls.double", {"times": 3}, "field", root)(2) == 6
-
-
-def test_what_a_callable_raises_is_the_users(root: Path) -> None:
-    with pytest.raises(UserCodeError, match=r"field \(inner\.calls\.fails\) raised KeyError: 5\."):
-        load_callable("inner.calls.fails", {}, "field", root)(5)
 
 
 def test_no_callable(root: Path) -> None:
