@@ -68,7 +68,9 @@ def main(request: ContractRequest, report: Report, load: Load = load_great_expec
         return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
 
     with scratch.make("contract") as spills:
-        resources = _resources(spills.path, moved, parts)
+        resources = Resources(spills.path, memory_bytes(), num_cores(), moved)
+        if parts is not None:
+            resources = replace(resources, answer=partial(parts.answer, resources))
 
         def judge(suite: Suite, rows: Read) -> Outcome:
             in_place = opened if rows is read else no_files  # what is left of the rows is in no file
@@ -131,11 +133,6 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read],
         assert request.folder is not None
         write_quarantine(Path(request.folder) / FILE, request, judged)
     return judged
-
-
-def _resources(folder: Path, moved: Callable[[], None], parts: KnownStatistics | None) -> Resources:
-    resources = Resources(folder, memory_bytes(), num_cores(), moved)
-    return resources if parts is None else replace(resources, answer=partial(parts.answer, resources))
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -175,13 +175,39 @@ def conduct(store: Store, request: TrainingRequest) -> GangOutcome:
         raise Cancelled(f"{request.training} was cancelled; no process is left.", details=details) from signal
 
 
+@contextlib.contextmanager
+def keeping_lease(
+    store: Store, path: str, holder: str, request: GangRequest, launch: Launch, patience_s: float = PATIENCE_S
+) -> Iterator[LeaseKeeper]:
+    """Take a lease, or wait for it; in the end the slots are given back, then the lease is released."""
+    # Nodes give up after `lease_silence_s`, so the lease is renewed four times within it.
+    renew_s = min(RENEW_EVERY_S, launch.lease_silence_s / 4)
+    keeper = LeaseKeeper(store, path, holder, patience_s=patience_s, renew_s=renew_s)
+    try:
+        keeper.start()
+        yield keeper
+    finally:
+        with uninterrupted():
+            if request.slots is not None:
+                request.slots.give_back()
+            keeper.stop()
+
+
+def admit(request: GangRequest, nodes: int, keeper: LeaseKeeper, on_wait: Callable[[str], None]) -> None:
+    """Wait until all nodes are admitted; slots still held from the previous generation count."""
+    while request.slots is not None and (waits := request.slots.take(nodes)) is not None:
+        stopping.check()
+        keeper.check()
+        on_wait(waits)
+        time.sleep(WAIT_S)
+
+
 class _Conductor:
     def __init__(self, store: Store, request: TrainingRequest) -> None:
         self.store, self.request, self.training = store, request, request.training
         self.launch = request.launch
         self.holder = f"{request.holder}/{uuid.uuid4().hex[:12]}"
         self.start = request.start or local(store.uri, store.storage_options, self.training, store.pointers)
-        self.slots = request.slots
         # Whether the next generation is the first that this conductor launches.
         self.first = True
         self.node_seconds = 0.0
@@ -190,12 +216,8 @@ class _Conductor:
     def run(self) -> GangOutcome:
         if self._result() is not None:
             return self._attached()
-        # Nodes give up after `lease_silence_s`, so the lease is renewed four times within it.
-        renew_s = min(RENEW_EVERY_S, self.launch.lease_silence_s / 4)
         path = layout.lease(self.training)
-        keeper = LeaseKeeper(self.store, path, self.holder, patience_s=self.request.patience_s, renew_s=renew_s)
-        try:
-            keeper.start()
+        with keeping_lease(self.store, path, self.holder, self.request, self.launch, self.request.patience_s) as keeper:
             while (token := keeper.token(WAIT_S)) is None:
                 if self._result() is not None:
                     return self._attached()
@@ -210,11 +232,6 @@ class _Conductor:
                 )
             secret = self.request.secret
             return self._train(patiently(lambda: Ledger(self.store, self.training, token, secret)), keeper)
-        finally:
-            with uninterrupted():
-                if self.slots is not None:
-                    self.slots.give_back()
-                keeper.stop()
 
     def _train(self, ledger: Ledger, keeper: LeaseKeeper) -> GangOutcome:
         """Train from the last committed checkpoint to the checkpoint that is handed over."""
@@ -289,7 +306,7 @@ class _Conductor:
             generation: Generation | None = None
             failed: TrainwrightError | None = None
             try:
-                self._admit(recovery.nodes, keeper)
+                admit(self.request, recovery.nodes, keeper, partial(self._say_waiting, self._next() - 1))
                 budget_guard.admit(recovery.nodes)
                 generation = Generation(
                     self.store,
@@ -321,14 +338,8 @@ class _Conductor:
                     budget_guard.released()
                     remember(self.store, generation, failed)
 
-    def _admit(self, nodes: int, keeper: LeaseKeeper) -> None:
-        """Wait until all nodes are admitted; slots still held from the previous generation count."""
-        last = self._next() - 1
-        while self.slots is not None and (waits := self.slots.take(nodes)) is not None:
-            stopping.check()
-            keeper.check()
-            self.on_progress(Progress(last, "waiting", sentence=waits))
-            time.sleep(WAIT_S)
+    def _say_waiting(self, generation: int, sentence: str) -> None:
+        self.on_progress(Progress(generation, "waiting", sentence=sentence))
 
     def _launch_next(self, ledger: Ledger, recovery: Recovery) -> Launch:
         """Write the launch file of the next generation and return its contents."""

@@ -44,7 +44,7 @@ from data_contracts.messages.gang import (
 )
 from infra.gang.node import Handle
 from infra.gang.rank_files import Codes
-from infra.processes.this_process import CLOCK
+from infra.processes.this_process import wall_s
 from infra.store import Store, layout
 
 # Where a rank waits for others, and where it may take long however short its steps are.
@@ -640,8 +640,8 @@ class Activity:
         released = time.monotonic() if node.released is None else node.released
         return NodeUsage(
             number=number,
-            started=CLOCK.at(node.started),
-            released=CLOCK.at(released),
+            started=wall_s(node.started),
+            released=wall_s(released),
             joined=self._at(node.joined_at),
             working=None if seen is None else self._at(seen.working),
             stopped=None if seen is None else self._at(seen.stopped),
@@ -652,4 +652,4 @@ class Activity:
         )
 
     def _at(self, moment: float | None) -> float | None:
-        return None if moment is None else CLOCK.at(moment)
+        return None if moment is None else wall_s(moment)

@@ -92,8 +92,7 @@ class RankFiles:
 
     def report(self) -> RankReport | None:
         """The rank's newest report; None if it has not written one."""
-        text = _text(self._report)
-        return None if text is None else RankReport.from_json(json.loads(text))
+        return _read(self._report, RankReport.from_json)
 
     def write_error(self, error: TrainwrightError) -> None:
         """Say why the rank ends; the first reason stays."""
@@ -102,8 +101,7 @@ class RankFiles:
 
     def error(self) -> TrainwrightError | None:
         """The error that ended the rank; None if it has not written one."""
-        text = _text(self._error)
-        return None if text is None else from_json(json.loads(text))
+        return _read(self._error, from_json)
 
     @property
     def has_error(self) -> bool:
@@ -121,8 +119,7 @@ class RankFiles:
 
     def answer(self) -> RankAnswer | None:
         """The rank's answer at its end; None if it has not written one."""
-        text = _text(self._answer)
-        return None if text is None else RankAnswer.from_json(json.loads(text))
+        return _read(self._answer, RankAnswer.from_json)
 
     @property
     def is_done(self) -> bool:
@@ -135,8 +132,8 @@ class RankFiles:
 
     def pid(self) -> int | None:
         """The rank's process; None if it has not begun."""
-        text = _text(self._process)
-        return None if text is None else RankProcess.from_json(json.loads(text)).pid
+        process = _read(self._process, RankProcess.from_json)
+        return None if process is None else process.pid
 
 
 def stop_file(scratch: Path) -> Path:
@@ -176,6 +173,11 @@ def read_codes(scratch: Path) -> Codes:
 
 def _write(path: Path, message: Message) -> None:
     replace_json(path, message.to_json())
+
+
+def _read(path: Path, parse: Callable[[Any], T]) -> T | None:
+    text = _text(path)
+    return None if text is None else parse(json.loads(text))
 
 
 def _text(path: Path) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from data_contracts.messages.gang import Launch, RankAnswer, RankLayout, RankRep
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack
-from infra.gang.conductor import WAIT_S, GangRequest, Generation, without_drained
+from infra.gang.conductor import WAIT_S, GangRequest, Generation, admit, keeping_lease, without_drained
 from infra.gang.ledger import Ledger, generations
 from infra.gang.members import Progress
 from infra.gang.node import local
@@ -31,12 +30,12 @@ from infra.gang.rank_files import SCRATCH, STORE, RankFiles, codes_of_generation
 from infra.gang.recovery import raise_why_over, restore_budgets
 from infra.gang.supervisor import note_environments
 from infra.processes.environment import IdleLimit
-from infra.processes.processes import terminable, uninterrupted
+from infra.processes.processes import terminable
 from infra.processes.this_process import COUNTERS
 from infra.records.handoffs import local_dataset
 from infra.records.nodes import import_places
 from infra.store import Store, layout, open_store
-from infra.store.lease import RENEW_EVERY_S, LeaseKeeper, patiently
+from infra.store.lease import LeaseKeeper, patiently
 from infra.store.records import parsed
 
 
@@ -107,23 +106,14 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, object]
     Raises the class of error that the module answered with, or the cause whose retry budget is spent.
     """
     launch = request.launch()
-    renew_s = min(RENEW_EVERY_S, launch.lease_silence_s / 4)
-    keeper = LeaseKeeper(store, layout.lease(request.uri), request.holder, renew_s=renew_s)
-    try:
-        with terminable():
-            keeper.start()
-            while (token := keeper.token(WAIT_S)) is None:
-                stopping.check()
-                request.on_progress(
-                    Progress(-1, "waiting", sentence="another process does this already; waiting for its result")
-                )
-            ledger = patiently(lambda: Ledger(store, request.uri, token, request.secret))
-            return _generations(store, request, ledger, keeper)
-    finally:
-        with uninterrupted():
-            if request.slots is not None:
-                request.slots.give_back()
-            keeper.stop()
+    path = layout.lease(request.uri)
+    with terminable(), keeping_lease(store, path, request.holder, request, launch) as keeper:
+        while (token := keeper.token(WAIT_S)) is None:
+            stopping.check()
+            sentence = "another process does this already; waiting for its result"
+            request.on_progress(Progress(-1, "waiting", sentence=sentence))
+        ledger = patiently(lambda: Ledger(store, request.uri, token, request.secret))
+        return _generations(store, request, ledger, keeper)
 
 
 def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, object]:
@@ -135,7 +125,7 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
     start = request.start or local(store.uri, store.storage_options, request.uri, store.pointers)
     while True:
         number = 1 + max(patiently(lambda: generations(store, request.uri)), default=-1)
-        _admit(request, keeper, number)
+        admit(request, request.nodes, keeper, partial(_say_waiting, request, number))
         request.budget_guard.admit(request.nodes)
         launch = without_drained(store, request.launch(), here=False).for_generation(number, ledger.token)
         path = layout.launch(request.uri, number)
@@ -181,13 +171,8 @@ def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
     return error
 
 
-def _admit(request: RemoteJobRequest, keeper: LeaseKeeper, number: int) -> None:
-    """Wait until the node is admitted."""
-    while request.slots is not None and (waits := request.slots.take(request.nodes)) is not None:
-        stopping.check()
-        keeper.check()
-        request.on_progress(Progress(number, "waiting", sentence=waits))
-        time.sleep(WAIT_S)
+def _say_waiting(request: RemoteJobRequest, generation: int, sentence: str) -> None:
+    request.on_progress(Progress(generation, "waiting", sentence=sentence))
 
 
 def idle_limit(store: Store, hang_s: float) -> IdleLimit:

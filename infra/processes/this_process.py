@@ -15,7 +15,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from data_contracts.costs import NOTHING, Resources
@@ -23,33 +22,17 @@ from data_contracts.costs import NOTHING, Resources
 READING = "TRAINWRIGHT_READING"
 
 
-class Clock:
-    """A clock that cannot be set.
-
-    Args:
-        wall: seconds since the epoch, read once.
-        monotonic: seconds since any moment.
-    """
-
-    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._epoch = wall() - monotonic()
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.at(self._monotonic())
-
-    def at(self, moment: float) -> float:
-        """A moment of the monotonic clock in seconds since the epoch."""
-        return moment + self._epoch
+_EPOCH_S = time.time() - time.monotonic()
 
 
-CLOCK = Clock()
+def wall_s(moment: float) -> float:
+    """A moment of the monotonic clock in seconds since the epoch."""
+    return moment + _EPOCH_S
 
 
 def now_s() -> float:
     """Seconds since the epoch by this process's clock."""
-    return CLOCK.now()
+    return wall_s(time.monotonic())
 
 
 class Counters:

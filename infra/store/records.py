@@ -5,9 +5,8 @@
 The digest is the SHA-256 of all bytes before `,"digest":`. `path` is the record's own path in the store, so that a
 record that was moved to another path is recognised.
 
-Records of schema 1 carry neither; they are accepted only if an earlier Trainwright can have written them. Some records
-are always written before others: the store's own `store.json`, a run's resolved inputs, a generation's launch. If such
-a record has the newest schema, a later record of schema 1 is not genuine.
+Records of schema 1 carry neither; they are accepted only in a store that an earlier Trainwright made, as its
+`store.json` says.
 
 A pointer is one of the few small files that change. It counts its versions, so a value that is written again is not
 mistaken for the earlier write. If the answer of the store is lost, the backend reads the object back to find out
@@ -16,7 +15,6 @@ whether the write succeeded.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
@@ -173,42 +171,14 @@ class EarlierRecords:
         all_newer: whether the store was made by a Trainwright that writes no such records.
     """
 
-    def __init__(self, backend: Backend, *, all_newer: bool) -> None:
-        self._backend, self._all_newer = backend, all_newer
+    def __init__(self, uri: str, *, all_newer: bool) -> None:
+        self._uri, self._all_newer = uri, all_newer
 
     def check(self, path: str) -> None:
         """Accept a record of schema 1 with one warning for each store; CorruptError if it cannot be genuine."""
-        witness = layout.STORE if self._all_newer else self._witness(path)
-        if witness is not None:
-            raise corrupt(path, f"has schema 1, although {witness} shows that it was written by a later version")
-        _warn_of(_Earlier(self._backend.uri, path))
-
-    def _witness(self, path: str) -> str | None:
-        """A record of a newer schema that existed before `path` was written; None if there is none."""
-        for one in self._before(path):
-            with contextlib.suppress(FileNotFoundError):
-                if read_record(one, self._backend.read(one)[0])[1] == SCHEMA:
-                    return one
-        return None
-
-    def _before(self, path: str) -> list[str]:
-        """Records that are written before `path`, so the schema of `path` is at least as new as theirs."""
-        match path.split("/"):
-            case ["runs", run_id, *_] if path != layout.resolved(run_id):
-                return [layout.resolved(run_id)]
-            case ["trainings", name, "checkpoints", mark] if (parts := layout.split_checkpoint(mark)) and parts[2]:
-                return [layout.launch(f"trainings/{name}", parts[1])]
-            case ["trainings", name, folder, "launch.json"] if (number := layout.split_generation(folder)) is not None:
-                return self._launches(f"trainings/{name}", number)
-            case ["trainings", name, folder, _, *_] if (number := layout.split_generation(folder)) is not None:
-                return [layout.launch(f"trainings/{name}", number)]
-            case ["trainings", name, _]:
-                return self._launches(f"trainings/{name}")
-        return []
-
-    def _launches(self, training: str, before: float = math.inf) -> list[str]:
-        found = map(layout.split_generation, self._backend.names(training, "g"))
-        return [layout.launch(training, number) for number in found if number is not None and number < before]
+        if self._all_newer:
+            raise corrupt(path, f"has schema 1, although {layout.STORE} shows that it was written by a later version")
+        _warn_of(_Earlier(self._uri, path))
 
 
 @dataclass(frozen=True)

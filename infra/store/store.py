@@ -105,7 +105,7 @@ class Store:
         self, backend: Backend, storage_options: Mapping[str, Any], schema: int = 1, *, pointers: str | None = None
     ) -> None:
         self._backend = backend
-        self._earlier = EarlierRecords(backend, all_newer=schema >= STORE_SCHEMA)
+        self._earlier = EarlierRecords(backend.uri, all_newer=schema >= STORE_SCHEMA)
         self.uri = backend.uri
         self.is_local = backend.is_local
         self.storage_options = dict(storage_options)

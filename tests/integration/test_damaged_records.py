@@ -298,26 +298,6 @@ def ageless(table: str) -> str:
     return re.sub(" +", " ", AGE.sub("", table))
 
 
-WITNESSED = ["runs/[^/]+/stages/train.json", "runs/[^/]+/report.json", "trainings/[^/]+/(latest|lease|result.json)"]
-WITNESSED += ["trainings/[^/]+/g0/node-0/exit.json", "trainings/[^/]+/checkpoints/.+verified", "runs/[^/]+/lease"]
-
-
-@pytest.mark.parametrize("pattern", WITNESSED)
-def test_an_old_store_does_not_take_back_a_newer_record(reading: Reading, pattern: str) -> None:
-    """In a store of an earlier version, a record beside others with a digest must have one too."""
-    store_file = reading.root / layout.STORE
-    overwrite(store_file, downgraded(store_file.read_bytes()))
-    paths = [path for path in records(reading.root) if re.fullmatch(pattern, path)]
-    assert paths
-    for path in paths:
-        file = reading.root / path
-        overwrite(file, downgraded(file.read_bytes()))
-        with pytest.raises(
-            CorruptError, match=rf"^{re.escape(path)} has schema 1, although .+ written by a later version"
-        ):
-            reading.store.read_json(path) if path.endswith(("json", "verified")) else reading.store.pointer(path).read()
-
-
 # What reads a store for a person; `=` stands for `--store STORE`. Those in PARTIAL show what is left, and say what they
 # lack. SLOW start children, which take seconds where the file is not needed.
 COMMANDS = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.contract.suites import load_suite
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract.file_statistics import PROFILE_FILE, profiled, put_profile, read_profile
 from infra.sources import Selection, Window, read_batches, resolve_sources
@@ -28,17 +23,6 @@ ALL = Selection()
 def resolved(sources: list[SourceSpec], root: Path) -> list[SourceFile]:
     cache = root / "cache"
     return resolve_sources(sources, root=root, window=None, window_path=None, field="data.source", cache=cache)
-
-
-# Carries out the request in the file of its first argument; exit code 1 if that imported pandas.
-CHECKED = """
-import json, pathlib, sys
-from infra.contract.contract_worker import main
-from data_contracts.messages.raw_data import ContractRequest
-outcome = main(ContractRequest.from_json(json.loads(pathlib.Path(sys.argv[1]).read_text())), lambda report: None)
-assert outcome.accepted and outcome.profile and outcome.profile.rows == 5000
-sys.exit("pandas" in sys.modules or "great_expectations" in sys.modules)
-"""
 
 
 @pytest.fixture
@@ -59,23 +43,6 @@ def test_the_order_of_files_and_the_sizes_of_batches_change_no_byte(tmp_path: Pa
     assert again is not None
     assert canonical(first.to_json()) == canonical(again.to_json())
     assert first.rows == 3000
-
-
-def test_neither_a_scan_nor_the_profile_imports_pandas(tmp_path: Path) -> None:
-    real = [None if number % 7 == 0 else number / 7 for number in range(5000)]
-    numbers = {"real": real, "whole": list(range(5000)), "flag": [number % 3 == 0 for number in range(5000)]}
-    texts = {"text": [f"{number}" for number in range(5000)], "word": ["a", "b"] * 2500}
-    pq.write_table(pa.table({**numbers, **texts}), tmp_path / "x.parquet")
-    sources = [SourceSpec(uri="x.parquet")]
-    asked = [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "whole"}},
-             {"type": "expect_column_min_to_be_between", "kwargs": {"column": "real", "min_value": 0}}]  # fmt: skip
-    request = ContractRequest(
-        suite=load_suite({"name": "s", "expectations": asked}, tmp_path), files=resolved(sources, tmp_path),
-        sources=sources, root=str(tmp_path), window=None, window_column=None, fail_on="info", sensitive=[],
-    )  # fmt: skip
-    (tmp_path / "request.json").write_text(json.dumps(request.to_json()))
-    done = subprocess.run([sys.executable, "-c", CHECKED, str(tmp_path / "request.json")], check=False)
-    assert done.returncode == 0
 
 
 def test_texts_that_parquet_stores_as_dictionaries_have_the_profile_of_plain_texts(tmp_path: Path) -> None:

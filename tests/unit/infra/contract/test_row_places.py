@@ -66,10 +66,3 @@ def test_the_number_in_the_file_counts_rows_outside_of_the_window(folder: Path) 
 def test_elsewhere_only_the_name_so_that_a_report_is_the_same_everywhere(folder: Path, tmp_path: Path) -> None:
     found = with_places(request_of(folder, "d*.csv", root=tmp_path / "spec"), outcome(broken(5)))
     assert found.failures[0].places == [RowPlace(file="d2.csv", row=0)]
-
-
-def test_without_rows_nothing_is_read(folder: Path) -> None:
-    plain = outcome(broken())
-    request = request_of(folder, "d*.csv")
-    (folder / "d1.csv").unlink()
-    assert with_places(request, plain) is plain

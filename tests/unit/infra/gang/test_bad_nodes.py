@@ -87,13 +87,6 @@ def test_a_restored_node_is_used_again(store: Store) -> None:
     assert train(store, ("bad", "")) == 1
 
 
-def test_only_drained_nodes_is_one_sentence(store: Store) -> None:
-    decide(store, "bad", drained=True, reason="its memory")
-    with pytest.raises(GangIncomplete) as caught:
-        train(store, ("bad", None), ("bad", None), rollcall_timeout_s=0.2)
-    assert caught.value.message == "Every node that answered the roll-call of generation 0 is left out: bad."
-
-
 def test_this_machine_is_drained(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NODE, "rack-7")
     launch = Launch(training=TRAINING, nodes=1, devices=1)

@@ -6,7 +6,6 @@ Each case: what goes wrong, what it is called, whether the gang goes on, and fro
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -232,11 +231,6 @@ def test_what_starts_the_nodes_may_be_away_for_a_while(store: Store) -> None:
     assert "waiting: The Prefect server no longer answers." in {progress.sentence for progress in seen}
 
 
-def test_what_is_away_at_the_roll_calls_deadline_is_why_nobody_came(store: Store) -> None:
-    with pytest.raises(StorageUnavailable, match="no longer answers"):
-        run(store, {}, start=away(store, math.inf), retry={"storage": 0}, rollcall_timeout_s=1)
-
-
 def test_a_finished_training_is_returned_without_a_launch(store: Store) -> None:
     def never(generation: int, node: int) -> Handle:
         raise AssertionError("nothing is to be launched")
@@ -262,19 +256,6 @@ def test_an_unfinished_training_goes_on_from_its_newest_checkpoint(store: Store)
     assert steps(store)[1, 0] == list(range(11, 21))
     launches = [store.read_json(layout.launch(TRAINING, g)) for g in (0, 1)]
     assert [launch["token"] for launch in launches] == [0, 1]
-
-
-def test_it_says_from_which_step_it_goes_on_and_why(store: Store) -> None:
-    _, newest = unfinished(store)
-    overwrite(Path(store.uri) / newest.ref.uri / "state.json", b'{"step":99}')
-    seen: list[Progress] = []
-    with pytest.raises(UserCodeError):
-        run(store, {"faults": [{**fault("user", step=6, generation=1)}], "steps": 20}, on_progress=seen.append)
-    [said] = [progress.sentence for progress in seen if progress.sentence.startswith("continues")]
-    assert said == (
-        f"continues from step 5 (step 10 is quarantined: {newest.ref.uri}/state.json does not hold the bytes that were "
-        "sealed)"
-    )
 
 
 def test_it_goes_back_to_a_step_as_asked(store: Store) -> None:

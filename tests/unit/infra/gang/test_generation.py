@@ -78,34 +78,6 @@ def test_a_generation_commits_only_what_it_wrote(
     assert bool(committed) is bool(taken)
 
 
-# what the nodes say, in their order -> the cause
-CAUSES = [
-    (["NodeLost", "UserCodeError"], "UserCodeError"),
-    (["NodeLost", "OutOfMemory"], "OutOfMemory"),
-    (["NodeLost", "TrainwrightError"], "TrainwrightError"),
-    (["Preempted", "NodeLost"], "Preempted"),
-    (["StorageUnavailable", "NodeLost"], "StorageUnavailable"),
-    (["UserCodeError", "Fenced"], "Fenced"),
-    (["NodeLost", "CorruptError"], "CorruptError"),
-    (["NodeLost", None], "NodeLost"),
-]
-
-
-@pytest.mark.parametrize(("said", "cause"), CAUSES)
-def test_the_cause_stands_before_its_consequences(said: list[str | None], cause: str, generation: Generation) -> None:
-    for name in said:
-        answer = None if name is None else failed(getattr(errors, name)("as said."))
-        generation.members.nodes.append(Node(handle=None, started=0.0, exit=answer))  # type: ignore[arg-type]
-    assert type(generation.members.cause()) is getattr(errors, cause)
-
-
-def test_of_two_users_errors_the_first_in_time_is_shown(generation: Generation) -> None:
-    for when, message in ((7.0, "because the other is gone"), (6.0, "the first")):
-        error = errors.UserCodeError(message, details={"when": when})
-        generation.members.nodes.append(Node(None, 0.0, exit=failed(error)))  # type: ignore[arg-type]
-    assert generation.members.cause().message == "the first"
-
-
 def test_a_supervisor_that_vanished_stands_before_all(generation: Generation) -> None:
     said = failed(TrainwrightError("a bug."))
     lost = NodeLost("The supervisor of node 1 was ended by SIGKILL.")

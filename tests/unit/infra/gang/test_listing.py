@@ -72,11 +72,6 @@ def test_a_committed_checkpoint_that_is_missing_is_listed(store: Store) -> None:
     assert reasons == [f"{TRAINING}/checkpoints/{path.name}/manifest.json is missing" for path in (first, second)]
 
 
-def test_a_training_without_any_has_none(store: Store) -> None:
-    assert list_checkpoints(store, TRAINING) == []
-    assert why_from(store, TRAINING, 0, []) == NEWEST
-
-
 def test_why_an_older_one_is_gone_on_from(store: Store) -> None:
     ledger = Ledger(store, TRAINING, 0)
     for step in (5, 10, 1500):

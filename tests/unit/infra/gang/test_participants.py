@@ -69,16 +69,6 @@ def test_ranks_are_numbered_as_the_roll_call_fixed_it(store: Store) -> None:
     assert "| – | 0 | one (10.0.0.1) |" in gang_page(roster(store, TRAINING))
 
 
-def test_the_page_has_a_table_for_each_generation(store: Store) -> None:
-    page = gang_page(roster(store, TRAINING)).splitlines()
-    assert page[2] == "## generation 1"
-    assert page[4] == "| rank | node | host (address) | device | joined | restarts | last step | ended |"
-    assert page[5] == "|---|---|---|---|---|---|---|---|"
-    assert page[6] == "| 0 | 0 | one (10.0.0.1) | cuda:0 | 2026-01-01T00:00:01+00:00 | 1 | 11 |  |"
-    assert "| 2 | 1 | not there |  |  | 0 | 0 |  |" in page
-    assert page[-1] == "- node 0: Rank 1 ended \\| without an answer."
-
-
 def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_log(store, TRAINING, 0, 0, 0) == "one\ntwo\n"
     monkeypatch.setattr(rank_processes, "EVERY_S", 0.0)

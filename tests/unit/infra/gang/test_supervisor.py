@@ -290,7 +290,7 @@ def test_a_node_that_cannot_be_killed_is_left(tmp_path: Path, monkeypatch: pytes
     )
     node = LocalNode([], {})
     with monkeypatch.context() as patch:
-        patch.setattr(processes, "_signal", lambda pids, number: None)
+        patch.setattr(processes.os, "kill", lambda pid, number: None)
         patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
         patch.setattr(processes, "REAP_S", 0.01)
         node.kill()

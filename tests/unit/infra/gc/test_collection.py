@@ -130,18 +130,6 @@ def test_a_run_waits_for_a_person_until_its_question_is_refused(
     assert history.there() == ({run, code} if stays else set())
 
 
-def test_a_draft_goes_once_it_is_old(history: History, tmp_path: Path) -> None:
-    old, new = tmp_path / "store/.tmp/old", tmp_path / "store/.tmp/new"
-    history.store.create("a", b"")
-    for draft, age_s in ((old, OLD_S), (new, YOUNG_S)):
-        draft.write_bytes(b"half")
-        os.utime(draft, (time.time() - age_s,) * 2)
-    done = collect(history.store, by="a test")
-    assert [(left.path, left.bytes) for left in done.leftovers] == [(".tmp/old", 4)]
-    assert not old.exists()
-    assert new.exists()
-
-
 def training_of(history: History, **more: Any) -> str:
     uri = history.training(OLD_S, history.sealed("datasets", OLD_S), history.sealed("code", OLD_S), **more)
     history.ageing()

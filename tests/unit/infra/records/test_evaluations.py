@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +78,6 @@ def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, t
     assert evaluation.ref.uri == "evaluations/e-1"
     assert store.read(f"evaluations/e-0/{name}") == b"of another process"
     assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
-
-
-def test_what_pages_read_imports_no_pandas(repository: Path, home: Path) -> None:
-    code = f"""
-import sys
-from infra.records.handoffs import find_dataset
-from infra.records.evaluations import outcomes_of
-from infra.records.handoffs import read_handoff
-from infra.store import open_store
-from data_contracts.handoffs import Evaluation
-from tasks.pages.facts import rows_at
-
-store = open_store("{repository / "tests/golden/store-v1/store"}", create=False)
-sealed = store.manifest("evaluations/042cb27e80d05357ec029211c385218d0bd9d064-0")
-evaluation = read_handoff(store, sealed.ref, Evaluation)
-dataset = find_dataset(store, "datasets/05f9dcaa92a4cbeeb1262b123947299990be89e1-0")
-assert len(outcomes_of(store, evaluation, next(iter(evaluation.metrics))).values)
-assert rows_at(store, dataset, "test", [0, 1])
-print("pandas" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -256,9 +232,3 @@ def test_truths_and_predictions_are_kept_once_for_pages(
     found = shown_of(store, evaluation, next(iter({**files, **shown})), 15)
     assert found is not None
     np.testing.assert_array_equal(found[1], SCORES.numpy())
-
-
-def test_a_set_that_is_too_large_for_a_page_keeps_no_pairs(tmp_path: Path) -> None:
-    table = PairTable(tmp_path / "shown.parquet", most_values=14)
-    table.add(SCORES, TRUTH)
-    assert table.close_for_pages() == ""

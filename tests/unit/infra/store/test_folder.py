@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.messages.children import StoreAddress
 from infra.store import Store, folder
-from infra.store.opening import open_at
 
 
 def test_a_file_and_the_folders_that_name_it_are_synced(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,21 +43,6 @@ def test_what_is_not_a_plain_file_is_refused_without_waiting_for_it(folder_store
     for name in ("none", "target/below"):
         with pytest.raises(FileNotFoundError):
             folder_store.read(name)
-
-
-def test_the_store_file_of_a_folder(folder_store: Store) -> None:
-    about = folder_store.read_json("store.json")
-    assert list(about) == ["made", "pointers", "probe", "schema"]
-    assert about["probe"] == {
-        "conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True,
-        "conditional_race": True,
-    }  # fmt: skip
-    assert folder_store.read(".gitignore") == b"*\n"
-
-
-def test_a_folder_is_not_opened_with_a_database(folder_store: Store) -> None:
-    with pytest.raises(UsageError, match=r"has its pointers in itself, not in sqlite:////x; a store's pointers are"):
-        open_at(StoreAddress(uri=folder_store.uri, options={}, pointers="sqlite:////x"))
 
 
 def test_a_file_system_without_links_is_said(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,13 +122,3 @@ def test_who_was_followed_by_another_is_told_what_the_pointer_holds(
         mine.pointer("p").swap(read, "mine")
     assert moved.value.current == mine.pointer("p").read()
     assert mine.pointer("p").read().value == "next"  # type: ignore[union-attr]
-
-
-def test_reading_back_costs_one_small_request_for_each_write_that_decides(s3: S3Server) -> None:
-    store = made(s3)
-    COUNTERS.take()
-    read = store.pointer("p").create(1)
-    store.pointer("p").swap(read, 2)
-    store.create_once("x", b"")
-    used = COUNTERS.take()
-    assert (used.put_requests, used.get_requests) == (3, 3)

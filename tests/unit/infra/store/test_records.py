@@ -167,40 +167,6 @@ def test_a_new_store_refuses_records_of_an_earlier_version(folder_store: Store) 
         folder_store.read_json("pipelines/a")
 
 
-# A record of schema 1, a record of schema 2 that was there before it, and whether the first is accepted.
-WITNESSES = [
-    ("runs/r/report.json", "runs/r/resolved.json", False),
-    ("runs/r/errands/e/g0/launch.json", "runs/r/resolved.json", False),
-    ("runs/r/report.json", "runs/other/resolved.json", True),
-    ("trainings/k-0/result.json", "trainings/k-0/g3/launch.json", False),
-    ("trainings/k-0/g10/launch.json", "trainings/k-0/g9/launch.json", False),
-    ("trainings/k-0/g1/launch.json", "trainings/k-0/g2/launch.json", True),
-    ("trainings/k-0/g1/node-0/exit.json", "trainings/k-0/g1/launch.json", False),
-    ("trainings/k-0/g0/node-0/exit.json", "trainings/k-0/g1/launch.json", True),
-    ("trainings/k-0/checkpoints/5-g1.verified", "trainings/k-0/g1/launch.json", False),
-    ("trainings/k-0/checkpoints/5-g0.verified", "trainings/k-0/g1/launch.json", True),
-    ("trainings/k-0/checkpoints/5-g1", "trainings/k-0/g1/launch.json", True),
-    ("trainings/k-0/checkpoints/notes.json", "trainings/k-0/g1/launch.json", True),
-    ("triggers/t", "runs/r/resolved.json", True),
-]
-
-
-@pytest.mark.parametrize(("path", "witness", "believed"), WITNESSES)
-def test_a_newer_record_tells_that_an_older_form_is_not_genuine(
-    path: str, witness: str, believed: bool, tmp_path: Path
-) -> None:
-    store = of_before(tmp_path / "store")
-    store.create(path, OLD)
-    store.create_json(witness, {"schema_version": 1})
-    if believed:
-        assert store.read_json(path)["name"] == "x"
-        return
-    with pytest.raises(
-        CorruptError, match=f"^{path} has schema 1, although {witness} shows that it was written by a later version"
-    ):
-        store.read_json(path)
-
-
 def test_a_record_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     data = write_record("p", {"schema": 3})
     with pytest.raises(UsageError, match="^p has schema 3, newer than the 2 that this Trainwright reads"):

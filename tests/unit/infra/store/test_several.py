@@ -14,10 +14,6 @@ class Away:
     is_local = False
 
 
-class Here:
-    is_local = True
-
-
 def test_requests_are_made_several_at_a_time_and_answers_stay_in_order() -> None:
     together = threading.Barrier(READERS, timeout=60)
 
@@ -27,12 +23,6 @@ def test_requests_are_made_several_at_a_time_and_answers_stay_in_order() -> None
 
     away: Any = Away()
     assert read_several(away, read, range(2 * READERS)) == [-number for number in range(2 * READERS)]
-
-
-def test_files_of_this_machine_are_read_one_after_the_other() -> None:
-    here: Any = Here()
-    names = read_several(here, lambda number: threading.current_thread().name, range(40))
-    assert set(names) == {threading.current_thread().name}
 
 
 def test_an_error_ends_what_has_not_begun() -> None:

@@ -33,8 +33,6 @@ NAMES: dict[str, Metric] = {
 }
 # Labels of all series; Prometheus adds the instance.
 ADDED = {"pipeline", "pool", "queue", "instance"}
-LINK = {"asDropdown", "icon", "includeVars", "keepTime", "tags", "targetBlank", "title", "tooltip", "type", "url"}
-LEGEND = {"calcs", "displayMode", "placement", "showLegend"}
 SELECTOR = re.compile(r"(trainwright_[a-z_]+)(?:\{([^}]*)\})?(\[\w+\])?")
 # Each query, and each series that a variable's values come from, by its place.
 QUERIES = {question.place: question.expr for path in BOARDS for question in panel_questions(path)} | {
@@ -170,7 +168,3 @@ def test_a_dashboard_has_what_grafanas_schema_requires_of_it(path: Path) -> None
             *panel["options"]["legend"]
         }
         assert panel["fieldConfig"]["overrides"] == []
-
-
-def test_there_are_four_dashboards() -> None:
-    assert [path.stem for path in BOARDS] == ["money", "overview", "pool", "run"]

@@ -49,14 +49,6 @@ def test_limits() -> None:
     assert (expected_loss(math.inf, 5, math.inf, 60), expected_loss(math.inf, 5, DAY_S, 60)) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("stall_s", "mtbf_s"), [(-1, 1), (math.nan, 1), (math.inf, 1), (1, 0), (1, math.nan)])
-def test_what_is_no_time_has_no_interval(stall_s: float, mtbf_s: float) -> None:
-    with pytest.raises(ValueError, match="no interval"):
-        interval(stall_s, mtbf_s)
-    with pytest.raises(ValueError, match="no interval"):
-        expected_loss(1, stall_s, mtbf_s, 0)
-
-
 @pytest.mark.parametrize(
     ("failures", "days", "least", "most"),
     [
