@@ -176,7 +176,7 @@ def measure(spec: Path) -> Taken:
 
 
 def live_bytes() -> Any:
-    """A context that counts the bytes of living tensors, exactly: torch's profiler also counts the work space of kernels."""
+    """A context that counts the bytes of living tensors, without the work space of kernels."""
     import weakref
 
     import torch

@@ -41,7 +41,7 @@ def test_the_golden_spec_sets_every_field(repository: Path) -> None:
     excluded = ["spec.contract.contamination.columns", "spec.contract.features", "spec.contract.predictions",
                 "spec.contract.runner", "spec.data.window.column",
                 "spec.environment.packages",
-                "spec.mirrors.mlflow.token", "spec.mirrors.openlineage.file",
+                "spec.mirrors.mlflow.token",
                 "spec.promote.canary.min_gain",
                 "spec.shards.split.by", "spec.shards.split.column",
                 "spec.shards.split.fractions", "spec.shards.split.gap", "spec.train.loader.mixture"]  # fmt: skip

@@ -104,15 +104,6 @@ def test_a_clock_that_was_set_back_charges_nothing_twice() -> None:
     assert sum(one.node_seconds for one in charges(execution(gangs=[local]))) == pytest.approx(100)
 
 
-def test_one_launch_is_charged_once_however_often_it_is_recorded() -> None:
-    once = gang(0, node(0, 10, 12, 20, 60, 63), met=BEGAN + 15)
-    assert charges(execution(gangs=[once, once])) == charges(execution(gangs=[once]))
-
-
-def test_a_record_without_prices_has_an_unknown_one() -> None:
-    assert [charge.amount for charge in charges(execution(prices={}))] == [None]
-
-
 def test_an_unknown_price_is_not_zero() -> None:
     unknown = Price(machine="", per_hour=None, price_date="", pool="gpu")
     found = charges(execution(prices={"train": unknown, "here": HERE}, gangs=[gang(0, node(0, 0, 1, 2, 3, 4))]))

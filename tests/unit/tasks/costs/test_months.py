@@ -131,13 +131,6 @@ def test_a_month_that_a_run_worked_in_and_none_began_in_is_kept(store: Store) ->
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(3 * 86_400)
 
 
-def test_damaged_runs_are_named(store: Store) -> None:
-    use(store)
-    (Path(store.uri) / layout.usage(RUN, "e1", "ended")).chmod(0o600)
-    (Path(store.uri) / layout.usage(RUN, "e1", "ended")).write_text("{")
-    assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
-
-
 @pytest.mark.parametrize("name", ["2026-13", "2026-1", "26-01", "2026-10-01", "0000-01", "9999-12", "../2026"])
 def test_what_is_no_month_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--month: "):

@@ -7,7 +7,7 @@ import pytest
 from data_contracts.costs import Resources
 from data_contracts.errors import UsageError
 from tasks.costs.months import lines_of
-from tasks.costs.sums import Sum, charged, check_words, sums
+from tasks.costs.sums import charged, check_words, sums
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
 
 ALWAYS = (0.0, 2.0**40)
@@ -58,10 +58,6 @@ def test_a_word_that_no_run_knows_is_refused() -> None:
         check_words(["team"], [execution(tags={})])
     check_words(["team"], [])
     check_words(["team", "day"], runs())
-
-
-def test_nothing_costs_nothing_that_is_known() -> None:
-    assert (Sum().money, Sum().goodput) == ("unknown", None)
 
 
 @pytest.mark.parametrize(

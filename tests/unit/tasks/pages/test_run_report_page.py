@@ -24,7 +24,7 @@ from tasks.run.run import Run, reopen_run
 from tasks.stages.artifacts import report_results
 from tests.support.damage import overwrite
 from tests.support.pictures import Elements
-from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store
+from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, REJECTED, RUNS, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -63,12 +63,6 @@ def test_a_page_says_the_verdict_first_and_why(name: str, store: Path) -> None:
     assert said.index(SAID[name][0]) < 120
     assert page.startswith(HEAD)
     assert "could not be made" not in page
-
-
-def test_the_first_model_has_no_champion_to_be_compared_with(store: Path) -> None:
-    page = run_report_page(facts_of(opened(store, FIRST)))
-    assert "no champion yet" in page
-    assert "2 of 59 rows of the split test with the worst accuracy" in words(page)
 
 
 def test_rejected_data_comes_first(store: Path) -> None:
@@ -163,12 +157,6 @@ def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
     assert "what is broken" in before
     assert after.startswith("<summary>12 expectations hold</summary>")
     assert page_with(11)[1] == ""
-
-
-def test_a_run_that_has_not_ended_has_a_page(store: Path) -> None:
-    (store / "runs" / RECOVERED / "report.json").unlink()
-    said = words(run_report_page(facts_of(opened(store, RECOVERED))))
-    assert "Unfinished The run has not ended." in said
 
 
 def test_the_worst_rows_are_those_of_a_metric_that_has_a_value_for_each(

@@ -68,15 +68,6 @@ def run_by_hand(store: Store, pipeline: str = "tiny", run_id: str = RUN) -> Iter
         keeper.stop()
 
 
-@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
-def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overlap: str) -> None:
-    for _ in range(2):
-        with lock(store, overlap, "k").hold(never) as asked:
-            assert held_lease(store, layout.concurrency_lock("tiny")) is not None
-            assert not asked.is_set()
-        assert held_lease(store, layout.concurrency_lock("tiny")) is None
-
-
 def test_skip_ends_without_beginning(store: Store) -> None:
     said = r"of tiny is unfinished \(schedule.overlap: skip\)"
     with earlier(store), pytest.raises(Skipped, match=said), lock(store, "skip", "second").hold(never):

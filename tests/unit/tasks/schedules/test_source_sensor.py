@@ -104,16 +104,6 @@ def test_bad_settings_are_refused_with_the_fields_name(tmp_path: Path, schedule:
         load_spec(path, [])
 
 
-def test_external_data_has_no_sensor(tmp_path: Path) -> None:
-    path = write_project(tmp_path / "tiny", {"data": "external", "schedule": {"sensor": {}}})
-    text = path.read_text()
-    path.write_text(
-        text.replace("contract:\n  suite: suite.json\n", "").replace("shards:\n  split:\n    key: id\n", "")
-    )
-    with pytest.raises(UsageError, match="schedule.sensor: needs data.source, and data is external"):
-        load_spec(path, [])
-
-
 def test_a_name_that_is_not_text_is_one_sentence(tmp_path: Path) -> None:
     root, sensor, _ = project(tmp_path)
     sensor.look(str)
