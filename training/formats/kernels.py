@@ -178,8 +178,9 @@ def _content(data: Any, at: Any, end: Any, number: Any) -> Any:
 @compiled
 def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) -> Any:
     """The number of the key at `start`, most likely `guess`; -1 for an unknown key."""
-    for step in range(len(bounds) - 1):
-        index = (guess + step) % (len(bounds) - 1)
+    count = len(bounds) - 1
+    for step in range(count):
+        index = guess + step if guess + step < count else guess + step - count
         if bounds[index + 1] - bounds[index] != stop - start:
             continue
         same = 0
@@ -192,14 +193,13 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
 
 @compiled
 def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> int:
-    """Find where each column's values lie in each message: `begins[column, row]`, or -1 for a null, and `ends`.
+    """Find where each column's values lie in each message: `begins[column, row]`, which a null leaves, and `ends`.
 
     Values are the content of a BytesList, or of the packed field in another list. Of two entries with one key, the last
     counts.
     """
     keys, bounds, kinds = columns
     for row in range(len(starts)):
-        begins[:, row] = -1
         column = -1
         entry, features_end = _content(data, starts[row], stops[row], 1)
         if features_end != stops[row]:
@@ -267,14 +267,20 @@ def item_sizes(data: ByteArray, begins: Numbers, ends: Numbers, sizes: Numbers) 
 
 
 @compiled
-def fill_raw(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, places: Numbers, out: ByteArray) -> None:
-    """Copy the values of counted BytesLists or FloatLists unchanged, each row's from `places[row]` on."""
+def fill_raw(
+    data: ByteArray, words: Words, begins: Numbers, ends: Numbers, kind: int, places: Numbers, out: Words
+) -> None:
+    """Copy the values of counted BytesLists or FloatLists unchanged, each row's from `places[row]` on.
+
+    Up to seven surplus bytes of each value fall on what is copied later, or into the spare bytes.
+    """
     for row in range(len(begins)):
         at = begins[row]
         place = places[row]
         while 0 <= at < ends[row]:
             start, stop = _content(data, at, ends[row], 1) if kind == BYTES else (at, ends[row])
-            copy(out, place, data, start, stop - start)
+            for index in range(0, stop - start, 8):
+                out[place + index] = words[start + index]
             place += stop - start
             at = stop
 

@@ -205,7 +205,7 @@ def decode_examples(framed: Framed, schema: pa.Schema, selected: pa.Schema) -> p
     bounds = np.concatenate([[0], np.cumsum([len(key) for key in keys])]).astype(np.int64)
     names = set(selected.names)
     kinds = np.array([_kind(field) if field.name in names else 0 for field in schema], np.int64)
-    begins = np.empty((len(keys), len(framed.starts)), np.int64)
+    begins = np.full((len(keys), len(framed.starts)), -1)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
     row = kernels.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
@@ -250,9 +250,8 @@ def _array(
     if kind == BYTES:
         values = _bytes_array(item, rows, sizes, data, begins, ends, listed)
     elif kind == FLOAT:
-        bits = np.zeros(rows[-1], np.uint32)
-        kernels.fill_raw(data, begins, ends, kind, rows * 4, bits.view(np.uint8))
-        values = _from_floats(bits, item, rows)
+        bits = _raw(data, begins, ends, kind, rows * 4)
+        values = _cast(pa.array(bits.view("<f4")), item, rows)
     else:
         numbers = np.zeros(rows[-1], np.int64)
         row = kernels.fill_ints(data, begins, ends, rows, numbers)
@@ -286,8 +285,7 @@ def _bytes_array(
         odd = np.flatnonzero((begins >= 0) & (sizes != width))
         if len(odd):
             raise Malformed(odd[0], f"it has {sizes[odd[0]]} bytes where {width} are meant")
-        out = np.zeros(len(sizes) * width, np.uint8)
-        kernels.fill_raw(data, begins, ends, BYTES, rows * width, out)
+        out = _raw(data, begins, ends, BYTES, rows * width)
         return pa.Array.from_buffers(item, len(sizes), [None, pa.py_buffer(out)])
     places = _bounds(sizes)
     items = places
@@ -295,14 +293,18 @@ def _bytes_array(
         each = np.empty(rows[-1], np.int64)
         kernels.item_sizes(data, begins, ends, each)
         items = _bounds(each)
-    out = np.empty(places[-1], np.uint8)
-    kernels.fill_raw(data, begins, ends, BYTES, places, out)
+    out = _raw(data, begins, ends, BYTES, places)
     buffers = [None, pa.py_buffer(items.astype(np.int32)), pa.py_buffer(out)]
     return _cast(pa.Array.from_buffers(pa.binary(), rows[-1], buffers), item, rows)
 
 
-def _from_floats(bits: NDArray[np.uint32], item: pa.DataType, rows: NDArray[np.int64]) -> pa.Array:
-    return _cast(pa.array(bits.view("<f4")), item, rows)
+def _raw(
+    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], kind: int, places: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """The bytes of all rows' values, row i's from `places[i]` on."""
+    out = np.zeros(places[-1] + SPARE_BYTES, np.uint8)
+    kernels.fill_raw(data, words_of(data), begins, ends, kind, places, words_of(out))
+    return out[:-SPARE_BYTES]
 
 
 def _from_int64(numbers: NDArray[np.int64], item: pa.DataType, rows: NDArray[np.int64]) -> pa.Array:
