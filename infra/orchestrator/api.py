@@ -91,7 +91,7 @@ class Server:
 
 def chosen_server(own_url: str | None) -> tuple[str, str] | None:
     """The server that the person chose: its address and where they named it; None if it is ours at `own_url`."""
-    for url, where in (_from_environment(), _from_profile()):
+    for url, where in ((os.environ.get(API_URL), API_URL), _from_profile()):
         if url:
             # Child processes inherit our own address; the person did not choose it.
             return None if url.rstrip("/") == own_url else (url.rstrip("/"), where)
@@ -263,10 +263,6 @@ def connect_to(url: str, password: str | None) -> None:
 def pages(url: str) -> str:
     """Address of the pages of a self-hosted server."""
     return url.removesuffix("/api")
-
-
-def _from_environment() -> tuple[str | None, str]:
-    return os.environ.get(API_URL), API_URL
 
 
 def _from_profile() -> tuple[str | None, str]:

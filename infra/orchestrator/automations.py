@@ -4,8 +4,8 @@
 two rules name sends each message once. `watch` makes those of the server, by which it tells people what no process of a
 pool can tell: that it died. They follow from the tags of the deployments `retrain/NAME`: which blocks `notify` names
 there, and for what. There is one automation for each block and kind of event, however many pipelines name the block.
-The server cannot tell of its own death: `infra/alerts` has rules for that. The last two start a deployment when its
-data has drifted, or when another model is promoted.
+The server cannot tell of its own death: `infra/alerts` has rules for that. The last one starts a deployment when its
+data has drifted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from infra.orchestrator.events import (
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.events.schemas.automations import AutomationCore
 
 
 # By the cause that they tell of. Other causes are of a kind of event with one cause alone.
@@ -433,37 +432,24 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
         ),
         actions=[RunDeployment(deployment_id=known.id, parameters=parameters)],
     )
-    return _save(client, client.read_automations_by_name(name), wanted)
+    if existing := client.read_automations_by_name(name):
+        client.update_automation(existing[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+    return name
 
 
 def stop_retraining(client: SyncPrefectClient, deployment: str) -> str | None:
     """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
-    return _delete(client, _drift_automation(deployment), DRIFTED)
+    from prefect.events.schemas.automations import EventTrigger
+
+    name, deleted = _drift_automation(deployment), False
+    for one in client.read_automations_by_name(name):
+        if isinstance(one.trigger, EventTrigger) and DRIFTED in one.trigger.expect:
+            client.delete_automation(one.id)
+            deleted = True
+    return name if deleted else None
 
 
 def _drift_automation(deployment: str) -> str:
     return f"{deployment} when its data drifted"
-
-
-def _save(client: SyncPrefectClient, existing: list[Any], core: AutomationCore) -> str:
-    """Change the first of the automations, or make one; its name."""
-    if existing:
-        client.update_automation(existing[0].id, core)
-    else:
-        client.create_automation(core)
-    return core.name
-
-
-def _delete(client: SyncPrefectClient, name: str, event: str) -> str | None:
-    """Delete the automations of this name that wait for the event; the name, or None if there are none."""
-    existing = _waiting_for(client, name, event)
-    for one in existing:
-        client.delete_automation(one.id)
-    return name if existing else None
-
-
-def _waiting_for(client: SyncPrefectClient, name: str, event: str) -> list[Any]:
-    from prefect.events.schemas.automations import EventTrigger
-
-    found = client.read_automations_by_name(name)
-    return [one for one in found if isinstance(one.trigger, EventTrigger) and event in one.trigger.expect]

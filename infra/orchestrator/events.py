@@ -173,7 +173,9 @@ def announce_resumed(
     pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str, *, notified: bool = False
 ) -> None:
     """Emit the event of a crash whose run is resumed; a failure is one warning. `notified`: as TOLD."""
-    message = crash_notice(pipeline, run_id, n, page_of(flow_run))
+    happened = f"The process that carried out the run {run_id} of {pipeline} died (crash {n + 1} of this run)."
+    subject = f"{pipeline}: a crashed run is resumed"
+    message = _message(subject, run_id, f"{happened} The run is resumed.", page_of(flow_run))
     _send_of_pipeline(
         RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key, {TOLD: str(notified).lower()}
     )
@@ -181,7 +183,9 @@ def announce_resumed(
 
 def announce_not_resumed(pipeline: str, run_id: str, flow_run: str | None, sentence: str) -> None:
     """Emit the event of a crash whose run is not resumed by itself; a failure is one warning."""
-    message = surrender_notice(pipeline, run_id, page_of(flow_run))
+    happened = f"The process that carried out the run {run_id} of {pipeline} died, and the run is not resumed by itself"
+    body = f"{happened}: its budget retry.crashed is used up. To continue it: `trainwright resume {run_id}`."
+    message = _message(f"{pipeline}: a crashed run is not resumed", run_id, body, page_of(flow_run))
     _send_of_pipeline(
         NOT_RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, f"{run_id}/{flow_run}"
     )
@@ -194,7 +198,9 @@ def announce_restart(pipeline: str, run_id: str, training: str, generation: int,
     if FlowRunContext.get() is None:  # a stage command, which tells no server anything
         return
     payload = {"run_id": run_id, "generation": generation, "cause": cause}
-    message = restart_notice(pipeline, run_id, generation, cause, page_of())
+    subject = "a rank hung" if cause == Hung.cause else "a training was restarted"
+    body = f"Generation {generation} of the training ended ({_words(cause)}). Another generation continues it."
+    message = _message(f"{pipeline}: {subject}", run_id, body, page_of())
     event = HUNG if cause == Hung.cause else RESTARTED
     _send_of_pipeline(event, pipeline, {**payload, **message}, f"{run_id}/{training}/{generation}")
 
@@ -202,7 +208,9 @@ def announce_restart(pipeline: str, run_id: str, training: str, generation: int,
 def announce_stall(pipeline: str, run_id: str, error: StorageUnavailable) -> None:
     """Emit the event of a run that waits because its store takes nothing; a failure is one warning."""
     payload = {"run_id": run_id, "cause": error.cause, "sentence": str(error)}
-    _send_of_pipeline(STALLED, pipeline, {**payload, **stall_notice(pipeline, run_id, page_of())}, f"{run_id}/{now()}")
+    body = f"The store of {pipeline} takes no writes: it is full, read-only or away. The run waits for it."
+    message = _message(f"{pipeline}: a run waits for its store", run_id, body, page_of())
+    _send_of_pipeline(STALLED, pipeline, {**payload, **message}, f"{run_id}/{now()}")
 
 
 def _send_of_pipeline(
@@ -305,7 +313,12 @@ def announce_burn(store: str, objective: str, severity: str, sentence: str, day:
         pipelines: those whose runs count.
     """
     resource = {"prefect.resource.id": f"{BURNS}{objective}", "prefect.resource.name": objective}
-    payload = {"store": store, "severity": severity, **burn_notice(objective, store, severity, sentence)}
+    spent = f"The error budget of {objective} in {store} is spent too fast ({sentence})."
+    message = {
+        "subject": f"{severity}: the objective {objective}",
+        "body": f"{spent}\nTo read more: `trainwright slo`.",
+    }
+    payload = {"store": store, "severity": severity, **message}
     send(f"{BURNS}{severity}", resource, payload, f"{store}/{objective}/{day}", *pipelines)
 
 
@@ -316,7 +329,9 @@ def announce_full(store: str, used: float, day: str, pipelines: Sequence[str]) -
         used: share of its disk.
     """
     resource = {"prefect.resource.id": f"trainwright.store.{store}", "prefect.resource.name": store}
-    send(STORE_FULL, resource, {"used": used, **full_store_notice(store, used)}, f"{store}/{day}", *pipelines)
+    body = f"The disk of the store {store} is {used:.0%} full. To free space: `trainwright gc --dry-run`."
+    payload = {"used": used, "subject": "a store is nearly full", "body": body}
+    send(STORE_FULL, resource, payload, f"{store}/{day}", *pipelines)
 
 
 def report_notice(report: RunReport, page: str | None) -> dict[str, str]:
@@ -332,46 +347,6 @@ def report_notice(report: RunReport, page: str | None) -> dict[str, str]:
 def sentence_of(report: RunReport) -> str:
     """How a run ended, in fixed sentences that may leave for the public."""
     return _about(report)[1]
-
-
-def crash_notice(pipeline: str, run_id: str, n: int, page: str | None) -> dict[str, str]:
-    """Subject and body about a run whose process died, and that is resumed; `n` counts its crashes from 0."""
-    happened = f"The process that carried out the run {run_id} of {pipeline} died (crash {n + 1} of this run)."
-    return _message(f"{pipeline}: a crashed run is resumed", run_id, f"{happened} The run is resumed.", page)
-
-
-def stall_notice(pipeline: str, run_id: str, page: str | None) -> dict[str, str]:
-    """Subject and body about a run that waits for its store."""
-    body = f"The store of {pipeline} takes no writes: it is full, read-only or away. The run waits for it."
-    return _message(f"{pipeline}: a run waits for its store", run_id, body, page)
-
-
-def surrender_notice(pipeline: str, run_id: str, page: str | None) -> dict[str, str]:
-    """Subject and body about a crashed run that is not resumed by itself."""
-    happened = f"The process that carried out the run {run_id} of {pipeline} died, and the run is not resumed by itself"
-    body = f"{happened}: its budget retry.crashed is used up. To continue it: `trainwright resume {run_id}`."
-    return _message(f"{pipeline}: a crashed run is not resumed", run_id, body, page)
-
-
-def restart_notice(pipeline: str, run_id: str, generation: int, cause: str, page: str | None) -> dict[str, str]:
-    """Subject and body about a generation of a training that failed, and is followed by another one."""
-    happened = f"Generation {generation} of the training ended ({_words(cause)})."
-    subject = "a rank hung" if cause == Hung.cause else "a training was restarted"
-    return _message(f"{pipeline}: {subject}", run_id, f"{happened} Another generation continues it.", page)
-
-
-def burn_notice(objective: str, store: str, severity: str, sentence: str) -> dict[str, str]:
-    """Subject and body about an error budget that is spent too fast; `sentence`: how fast."""
-    body = (
-        f"The error budget of {objective} in {store} is spent too fast ({sentence}).\nTo read more: `trainwright slo`."
-    )
-    return {"subject": f"{severity}: the objective {objective}", "body": body}
-
-
-def full_store_notice(store: str, used: float) -> dict[str, str]:
-    """Subject and body about a store whose disk is nearly full; `used`: its share."""
-    body = f"The disk of the store {store} is {used:.0%} full. To free space: `trainwright gc --dry-run`."
-    return {"subject": "a store is nearly full", "body": body}
 
 
 def unopened_notice(pipeline: str, error: Exception, page: str | None) -> dict[str, str]:

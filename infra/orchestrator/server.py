@@ -122,10 +122,13 @@ def sign_in_link(server: Server) -> str:
     known = read_password() if server.ours else api.auth_string()
     if known is None or server.ui_url != api.pages(server.url):
         return server.ui_url
+    credentials = f"Basic {base64.b64encode(known.encode()).decode()}"
     try:
         # Follows no redirect, which could carry the password elsewhere.
         with httpx.Client(trust_env=not server.ours, timeout=REACH_TIMEOUT_S) as client:
-            answer = client.post(f"{server.ui_url}{SIGN_IN_LINKS}", headers=_authorization(known)).raise_for_status()
+            answer = client.post(
+                f"{server.ui_url}{SIGN_IN_LINKS}", headers={"Authorization": credentials}
+            ).raise_for_status()
         return f"{server.ui_url}{SIGN_IN_PAGE}#{answer.json()['token']}"
     except (httpx.HTTPError, OSError, ValueError, LookupError, TypeError) as error:
         log.debug("The Prefect server gave no sign-in link: %s", error)
@@ -287,10 +290,6 @@ def _answers(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def _authorization(credentials: str | None) -> dict[str, str]:
-    return {"Authorization": f"Basic {base64.b64encode(credentials.encode()).decode()}"} if credentials else {}
 
 
 def _direct() -> urllib.request.OpenerDirector:

@@ -24,6 +24,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -242,17 +243,13 @@ def check_schema() -> None:
     found = find_schema()
     if found == needed_schema():
         return
-    prefect = f"Prefect {prefect_version()}"
+    prefect = f"Prefect {metadata.version('prefect')}"
     if found is None:
         raise UsageError(f"The database has no tables of {prefect} yet.", remedy=f"Make them: {_UPGRADE}")
-    if is_known_schema(found):
-        raise UsageError(
-            f"The database has the schema {found} of an earlier Prefect, and {prefect} needs {needed_schema()}.",
-            remedy=f"Make a backup (`pg_dump`), then: {_UPGRADE}",
-        )
     raise UsageError(
-        f"The database has the schema {found}, which {prefect} does not know: a later Prefect has used it.",
-        remedy="Install that version again, or restore the backup from before.",
+        f"The database has the schema {found} of another Prefect, and {prefect} needs {needed_schema()}.",
+        remedy=f"If that was an earlier one, make a backup (`pg_dump`), then: {_UPGRADE}. If it was a later one, "
+        "install it again, or restore the backup from before.",
     )
 
 
@@ -271,11 +268,6 @@ def needed_schema() -> str:
     return head
 
 
-def is_known_schema(schema: str) -> bool:
-    """Whether the installed Prefect can bring a database with this schema up to date."""
-    return any(script.revision == schema for script in _scripts().walk_revisions())
-
-
 def server_settings() -> ServerSettings:
     """Prefect's settings of a server; UsageError if it cannot read one, whose value is not shown."""
     try:
@@ -288,13 +280,6 @@ def server_settings() -> ServerSettings:
             f"Prefect cannot read a setting of this process: {names} of {error.title}.",
             remedy="Correct it in the environment (PREFECT_…) or in the Prefect profile.",
         ) from None
-
-
-def prefect_version() -> str:
-    """Version of the installed Prefect."""
-    import prefect
-
-    return prefect.__version__
 
 
 def _scripts() -> ScriptDirectory:

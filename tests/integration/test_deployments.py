@@ -123,7 +123,8 @@ def test_a_checkout_is_deployed_run_and_taken_down_with_nothing_else(checkout: C
 
     deployed = checkout.prefect("deploy", "--all")
     specs = sorted(path.relative_to(checkout.folder) for path in checkout.folder.glob("examples/*/pipeline.yaml"))
-    assert deployed.count("successfully created") == len(specs) + 4, "and resume, the reaper, costs, and the day's page"
+    # Resume, the reaper and the day's page beside them; the example for a person's own model is not deployed.
+    assert deployed.count("successfully created") == len(specs) + 2
     assert "start a worker" not in deployed
 
     checkout.prefect("deployment", "run", "retrain/digits", "--watch")

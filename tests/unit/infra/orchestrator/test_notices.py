@@ -74,8 +74,6 @@ def test_a_run_s_end_in_words(of: RunReport, wanted: str) -> None:
 
 
 def test_what_is_not_a_run_s_end() -> None:
-    assert "(crash 2 of this run)" in events.crash_notice("sales", "r1", 1, None)["body"]
-    assert "`trainwright resume r1`" in events.surrender_notice("sales", "r1", None)["body"]
     unopened = events.unopened_notice("sales", SpecError(SECRET), "http://here/run")["body"]
     assert unopened.endswith("failed before it began: spec (exit code 2).\nPage: http://here/run")
     assert "internal (exit code 1)" in events.unopened_notice("sales", ValueError(SECRET), None)["body"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from data_contracts.errors import UsageError
@@ -13,9 +15,8 @@ from infra.orchestrator.team_server import check_schema
     ("schema", "sentence"),
     [
         ("newest", None),
-        (None, "The database has no tables of Prefect 3.8.8 yet. Make them: prefect server database upgrade --yes"),
-        ("older", "has the schema older of an earlier Prefect, and Prefect 3.8.8 needs newest. Make a backup"),
-        ("newer", "has the schema newer, which Prefect 3.8.8 does not know: a later Prefect has used it. Install that"),
+        (None, " yet. Make them: prefect server database upgrade --yes"),
+        ("other", f"has the schema other of another Prefect, and Prefect {version('prefect')} needs newest. If that"),
     ],
 )
 def test_a_server_starts_on_its_own_schema_alone(
@@ -23,8 +24,6 @@ def test_a_server_starts_on_its_own_schema_alone(
 ) -> None:
     monkeypatch.setattr(team_server, "find_schema", lambda: schema)
     monkeypatch.setattr(team_server, "needed_schema", lambda: "newest")
-    monkeypatch.setattr(team_server, "is_known_schema", lambda schema: schema in ("older", "newest"))
-    monkeypatch.setattr(team_server, "prefect_version", lambda: "3.8.8")
     if sentence is None:
         check_schema()
         return
