@@ -40,7 +40,7 @@ from infra import code_bundle, prices, scratch
 from infra.budgets import refuse_by_policy
 from infra.child import run_child
 from infra.code_bundle import CodeBundle, unpack
-from infra.environments.packages import Packages, Requirements, read_requirements
+from infra.environments.packages import Requirements, read_requirements
 from infra.files import replace_json
 from infra.prices import LOCAL, VARIABLE
 from infra.processes.environment import NO_SHAKEDOWN
@@ -245,20 +245,6 @@ def check_pool_machine(spec: PipelineSpec) -> None:
         raise UsageError(
             f"train.machine: {named}, but the nodes of the pool {pool} are {pools[pool].machine} in the price book.",
             remedy=f"Leave train.machine out, or correct pools.{pool} in the file that {VARIABLE} names.",
-        )
-
-
-def refuse_without_expectations(packages: Packages, path: Path) -> None:
-    """SpecError if an environment lacks what runs the expectations of a user's own.
-
-    Args:
-        path: the spec's file.
-    """
-    lacking = [name for name in ("duckdb", "great-expectations") if name not in packages.versions]
-    if lacking:
-        raise SpecError(
-            f"{path}: contract: a class_path runs in the spec's environment, which lacks {' and '.join(lacking)}.",
-            remedy="Add it there, or name no class_path.",
         )
 
 
