@@ -24,8 +24,7 @@ WORKERS ?= $(shell echo $$(($(CORES) < 2 ? $(CORES) + 3 : 5)))
 # many processes of a run or of the tests would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-UV     := $(BIN)/python -m infra.environments.indexes --quiet --python $(BIN)/python
-install = { command -v uv >/dev/null && $(UV) $(1); } || $(PIP) $(1)
+install = { command -v uv >/dev/null && uv pip install --quiet --python $(BIN)/python $(1); } || $(PIP) $(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

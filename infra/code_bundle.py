@@ -189,14 +189,10 @@ def unpack(store: Store, ref: Ref, to: Path, *, code_digest: str | None = None) 
 
 def packages_in(store: Store, manifest: Manifest) -> Packages | None:
     """The packages that a bundle's code runs with; None if they are Trainwright's own. Check the bundle first."""
-    files = {file.path for file in manifest.files}
-    sealed, install = (f"{_FOLDER}/{name}" for name in (environments.SEALED, environments.INSTALL))
-    if install not in files and sealed not in files:
-        return None
-    if install not in files or sealed not in files:
-        raise environments.incomplete(f"{manifest.uri}/{environments.FOLDER}")
-    read = [store.read_sealed(manifest, name) for name in (sealed, install)]
-    return Packages.of_files(read[0], read[1], f"{manifest.uri}/{environments.FOLDER}")
+    paths = {f"{_FOLDER}/{name}": name for name in (environments.SEALED, environments.INSTALL)}
+    present = [file.path for file in manifest.files if file.path in paths]
+    read = {paths[path]: store.read_sealed(manifest, path) for path in present}
+    return Packages.of_files(read, manifest.uri) if read else None
 
 
 def changed_parts(store: Store, before: Ref, now: Ref) -> list[str]:

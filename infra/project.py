@@ -473,7 +473,7 @@ def require_class(root: Path, dotted: str, installed: Path | None = None) -> Non
     """Check, without importing anything, that `package.module.Name` names something in the project or installed.
 
     Args:
-        installed: the folder of installed packages; default: those of this process.
+        installed: the folder of packages of an environment, which come before those of this process; default: none.
 
     Raises: UsageError if the module's file or the name in it does not exist. A file that cannot be parsed passes,
     because only running it gives its author a traceback.
@@ -506,7 +506,7 @@ def _locate(parts: list[str], root: Path, installed: Path | None) -> tuple[Path 
     """The source of the longest prefix of `parts` that is a module, its name and the rest; None if it has no source."""
     here = root
     if not is_in_project(root, parts[0]):
-        places = None if installed is None or parts[0] in sys.stdlib_module_names else [str(installed)]
+        places = None if installed is None else [str(installed), *sys.path]
         found = importlib.machinery.PathFinder.find_spec(parts[0], places)
         if parts[0] in sys.builtin_module_names:
             return None

@@ -180,14 +180,14 @@ class EnvironmentSpec(Shorthand):
     short_for: ClassVar[str] = "file"
 
     file: Annotated[str, Field(min_length=1)]
-    """A file of requirements, or a folder with `pyproject.toml` and `uv.lock`; relative to the spec's folder."""
+    """A file of requirements, relative to the spec's folder."""
     build: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]] = Field(
         default_factory=list
     )
     """Names of packages that are built from source, which runs their code; others come as wheels. Default none."""
     wheels: str | None = None
     """Folder of wheels, relative to the spec's folder, that this machine installs from instead of an index; other
-    machines use pip's settings of their own. Default: the indexes that pip is set to use."""
+    machines use their own configuration. Default: the indexes that uv or pip is configured to use."""
     packages: PackagesSpec | None = Field(default=None, exclude_if=lambda packages: packages is None)
     """Which releases may be installed; default: all."""
 

@@ -72,7 +72,7 @@ def _parts_of(spec: PipelineSpec) -> list[str]:
     later = [spec.contract.features, spec.contract.predictions] if spec.contract else []
     parts += [one.suite for one in later if one is not None]
     if spec.environment is not None:  # what it resolves to is counted
-        parts += [f"{spec.environment.file}{name}" for name in ("", "/uv.lock", "/pyproject.toml")]
+        parts.append(spec.environment.file)
     return [part for part in parts if isinstance(part, str)]
 
 

@@ -208,11 +208,15 @@ def _name_of(packages: InstalledPackages) -> str:
 @functools.cache
 def installed_packages(place: str) -> InstalledPackages:
     """What a process can import from a folder, or by an interpreter; by this process's own, also from further paths."""
-    folder = place if Path(place).is_dir() else str(packages_folder_in(Path(place).parent.parent))
-    places = metadata.distributions() if place == sys.executable else metadata.distributions(path=[folder])
-    listed = filter(None, map(_package, places))
-    packages = {(package.name, package.version, package.record): package for package in listed}
-    return InstalledPackages(packages=[packages[key] for key in sorted(packages)])
+    path = [place]
+    if not Path(place).is_dir():
+        # Another interpreter is that of an environment, whose packages come before those of this process.
+        above = [] if place == sys.executable else [str(packages_folder_in(Path(place).parent.parent))]
+        path = [*above, *sys.path]
+    places = metadata.distributions(path=path)
+    # Of two versions on the path, the first is imported.
+    packages = {package.name: package for package in reversed(list(filter(None, map(_package, places))))}
+    return InstalledPackages(packages=[packages[name] for name in sorted(packages)])
 
 
 def _package(distribution: metadata.Distribution) -> InstalledPackage | None:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -17,12 +18,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data_contracts.errors import TrainwrightError, UsageError, from_json
+from packaging.utils import canonicalize_name
+
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError, from_json
 from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Segment
 from data_contracts.resolved import Recipe
 from infra import audit, scratch
-from infra.environments.cache import make_locked
+from infra.environments.cache import make_environment
+from infra.environments.installer import Sources
+from infra.environments.packages import OWN, packages_folder, split, versions
 from infra.files import check_new, tag
 from infra.gang.ledger import list_checkpoints
 from infra.models.registry import own_revision
@@ -46,6 +51,7 @@ from tasks.reproduction.remake import (
 
 log = logging.getLogger("trainwright")
 ENVIRONMENT = "environment"
+_LOCKED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
 TRUST = (
     "reproduce runs the model's own code, which is read from {uri}: whoever can write this store may have chosen it. "
     "Run it only for a store whose writers you trust with this machine."
@@ -156,6 +162,20 @@ def _interpreter(recorded: Recorded, request: Request, folder: Path) -> Path:
             remedy="Leave --here out: the recorded packages are then installed into a new environment.",
         )
     return Path(sys.executable)
+
+
+def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
+    """Make an environment with the packages of a lock (`name==version`) in a new folder; returns its interpreter.
+
+    Raises:
+        UsageError: the lock no longer resolves; CorruptError: a line of it is something else, such as an option.
+    """
+    if wrong := [line for line in lock if not _LOCKED.fullmatch(line)]:
+        raise CorruptError(f"The recorded lock has a line that is not a name and a version: {wrong[0][:80]!r}.")
+    named = {canonicalize_name(name): version for name, version in map(split, lock)}
+    wanted = {name: version for name, version in named.items() if name != OWN}
+    make_environment(folder, dict(wanted.items() - versions(packages_folder()).items()), Sources(wheels=wheels))
+    return folder / "bin/python"
 
 
 def _run_child(folder: Path, python: Path) -> None:

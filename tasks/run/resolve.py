@@ -36,9 +36,9 @@ from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings
 from infra import prices as price_book
 from infra.contract.file_statistics import read_profile
-from infra.environments.cache import packages_in
+from infra.environments.cache import environment
 from infra.environments.cache import resolve as resolve_packages
-from infra.environments.packages import Packages
+from infra.environments.packages import Packages, packages_folder_in
 from infra.models import registry
 from infra.prices import LOCAL, THIS_MACHINE
 from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
@@ -56,7 +56,6 @@ from tasks.run.spec_check import (
     check_layouts,
     check_pool_machine,
     named_tokenizers,
-    refuse_without_expectations,
     run_window,
     set_contract_field,
 )
@@ -195,8 +194,6 @@ def _pack(
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     spec, root = loaded.spec, loaded.root
-    if packages is not None and loaded.own_expectations:
-        refuse_without_expectations(packages, loaded.path)
     bundle = code_bundle.pack(
         root,
         store,
@@ -206,7 +203,7 @@ def _pack(
         sources=_local_sources(spec, root),
         packages=packages,
     )
-    installed = None if packages is None else packages_in(packages)
+    installed = None if packages is None else packages_folder_in(environment(packages))
     loaded.refuse_unknown_code(installed)
     loaded.refuse_unknown_expectations(installed)
     return bundle
@@ -450,7 +447,7 @@ def resolve_environment(loaded: LoadedSpec, store: Store | None = None, *, afres
         afresh: whether requirements that were resolved before are resolved again.
 
     Raises:
-        SpecError: they cannot be installed, or lack what reads the data.
+        SpecError: they cannot be installed.
     """
     spec, path, requirements = loaded.spec, loaded.path, loaded.requirements
     if spec.environment is None or requirements is None:
@@ -458,7 +455,7 @@ def resolve_environment(loaded: LoadedSpec, store: Store | None = None, *, afres
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
     if wheels is not None and not wheels.is_dir():
         raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
-    packages = resolve_packages(
+    return resolve_packages(
         requirements,
         spec.environment.build,
         wheels,
@@ -466,13 +463,6 @@ def resolve_environment(loaded: LoadedSpec, store: Store | None = None, *, afres
         min_age_days=spec.environment.packages.min_age_days if spec.environment.packages else 0,
         clock=lambda: min(time.time(), store.now_s()) if store else time.time(),
     )
-    tracked = not isinstance(spec.data, str) and any(source.rev is not None for source in spec.data.source)
-    if tracked and spec.shards is not None and spec.shards.transform and "dvc" not in packages.versions:
-        raise SpecError(
-            f"{path}: data.source: DVC reads a source with `rev`, and the environment of shards.transform lacks it.",
-            remedy=f"Add dvc, with the extra of its remote, to {requirements.place}.",
-        )
-    return packages
 
 
 def resolve_init(spec: PipelineSpec, path: Path, store: Store, provenance: dict[str, object]) -> Ref | None:

@@ -28,7 +28,7 @@ from data_contracts.pipeline_spec.train import SHARDED, TrainSpec, is_hsdp
 from data_contracts.yaml_text import FieldPath, dotted, read_document
 from infra import code_bundle, prices
 from infra.budgets import refuse_by_policy
-from infra.environments.packages import Packages, Requirements, read_requirements
+from infra.environments.packages import Requirements, read_requirements
 from infra.prices import LOCAL, VARIABLE
 from infra.project import is_in_project, require_class
 from infra.settings import CLUSTER, check_approved
@@ -223,20 +223,6 @@ def check_pool_machine(spec: PipelineSpec) -> None:
         raise UsageError(
             f"train.machine: {named}, but the nodes of the pool {pool} are {pools[pool].machine} in the price book.",
             remedy=f"Leave train.machine out, or correct pools.{pool} in the file that {VARIABLE} names.",
-        )
-
-
-def refuse_without_expectations(packages: Packages, path: Path) -> None:
-    """SpecError if an environment lacks what runs the expectations of a user's own.
-
-    Args:
-        path: the spec's file.
-    """
-    lacking = [name for name in ("duckdb", "great-expectations") if name not in packages.versions]
-    if lacking:
-        raise SpecError(
-            f"{path}: contract: a class_path runs in the spec's environment, which lacks {' and '.join(lacking)}.",
-            remedy="Add it there, or name no class_path.",
         )
 
 

@@ -18,8 +18,7 @@ for version in "${versions[@]}"; do
   grep -Ev '^(torch|setuptools)==' requirements.lock >"$work/rest.lock"
   printf 'torch==%s\nsetuptools>=80\n' "$version" >>"$work/rest.lock"
   "$python" -m venv "$environment"
-  PATH="$root/.venv/bin:$PATH" "$environment/bin/python" -m infra.environments.indexes --quiet \
-    --python "$environment/bin/python" -r "$work/rest.lock" \
+  { command -v uv >/dev/null && uv pip install --quiet --python "$environment/bin/python" -r "$work/rest.lock"; } \
     || "$environment/bin/python" -m pip install --quiet -r "$work/rest.lock" || { code=1; continue; }
   "$environment/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e . || { code=1; continue; }
   "$environment/bin/python" -m pytest --quiet -p no:cacheprovider --numprocesses 2 --dist loadfile -rf \

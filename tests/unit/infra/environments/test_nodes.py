@@ -63,7 +63,7 @@ def test_a_bundle_with_one_of_the_two_files_is_damaged(project: Path, store: Sto
     manifest = store.manifest(pack(project, store, packages=ASKED).ref)
     for name in (SEALED, INSTALL):
         rest = [file for file in manifest.content["files"] if not file["path"].endswith(name)]
-        with pytest.raises(CorruptError, match="one of the two files"):
+        with pytest.raises(CorruptError, match="does not hold the packages"):
             packages_in(store, replace(manifest, content={**manifest.content, "files": rest}))
 
 
@@ -76,7 +76,13 @@ def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) ->
 
 
 def test_a_node_installs_the_list_with_its_own_settings(
-    resolve: Resolve, wheels: Path, project: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installer: str,
+    resolve: Resolve,
+    wheels: Path,
+    project: Path,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_wheel(wheels, "stranger", "1.2.0")
     bundle = pack(project, store, packages=resolve("stranger"))
@@ -87,11 +93,13 @@ def test_a_node_installs_the_list_with_its_own_settings(
     monkeypatch.setattr(cache, "_in_use", {})
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    with pytest.raises(UsageError, match="cannot be installed on"):
+    for name in ("PIP", "UV"):
+        monkeypatch.setenv(f"{name}_NO_INDEX", "1")
+        monkeypatch.delenv(f"{name}_FIND_LINKS", raising=False)
+    with pytest.raises(UsageError, match="stranger"):
         lay_out_inputs(store, launch, tmp_path / "first")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    for name in ("PIP", "UV"):
+        monkeypatch.setenv(f"{name}_FIND_LINKS", str(wheels))
     inputs = lay_out_inputs(store, launch, tmp_path / "second")
     assert inputs.python.startswith(str(tmp_path / "elsewhere/environments"))
     subprocess.run([inputs.python, inputs.project / "net.py"], check=True)
@@ -107,8 +115,8 @@ def test_a_list_with_more_than_names_and_versions_is_refused(project: Path, stor
 
 def test_what_installs_ends_with_the_process_that_asked(tmp_path: Path, home: Path) -> None:
     code = (
-        "import threading, time\nfrom infra.environments.packages import run_tied\n"
-        f"threading.Thread(target=run_tied, args=(['/bin/sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'], {{}}),"
+        "import threading, time\nfrom infra.environments.installer import run_tied\n"
+        f"threading.Thread(target=run_tied, args=(['/bin/sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'],),"
         " daemon=True).start()\n"
         f"from pathlib import Path\nwhile not Path('{tmp_path}/pid').exists(): time.sleep(0.02)\n"
         "import os; os._exit(0)"

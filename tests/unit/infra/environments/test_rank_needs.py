@@ -17,7 +17,7 @@ from data_contracts.messages.children import EVALUATE, SHAKEDOWN, VERIFY
 from data_contracts.messages.commands import EXPORT, MODULE_MEMORY
 from data_contracts.messages.raw_data import CLUSTER_TASK, SHARD
 from infra.environments import cache
-from infra.environments.packages import closure, packages_folder
+from infra.environments.packages import closure, dist_infos, packages_folder
 
 ENTRIES = [
     *(child.module for child in (EVALUATE, EXPORT, MODULE_MEMORY, CLUSTER_TASK, SHAKEDOWN, SHARD, VERIFY)),
@@ -33,8 +33,6 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 ON_REQUEST = {"charset_normalizer", "duckdb", "dvc", "dvc_data", "onnx", "onnxruntime", "safetensors", "scmrepo"}
 # Counts GPUs' energy for whoever has installed it.
 OF_THE_OPERATOR = {"pynvml"}
-# Installs environments, in processes that start others.
-OF_PARENTS = {"uv"}
 # Modules of packages that the named ones need.
 BROUGHT = {"aiohttp", "botocore", "fsspec", "packaging", "pydantic_core"}
 
@@ -73,7 +71,7 @@ def test_they_are_what_the_sources_import(repository: Path) -> None:
     assert {"infra.store.s3", "training.feistel"} <= ours, "also what is imported late"
     assert not {module for module in ours if module.startswith(("tasks.", "flows.", "infra.orchestrator"))}
     of = metadata.packages_distributions()
-    not_ours = ON_REQUEST | OF_THE_OPERATOR | OF_PARENTS | BROUGHT
+    not_ours = ON_REQUEST | OF_THE_OPERATOR | BROUGHT
     needed = {canonicalize_name(of[module][0]) for module in others - not_ours}
     # SQLAlchemy loads psycopg by the address of a database.
     assert needed | {"psycopg"} == {canonicalize_name(Requirement(line).name) for line in cache.rank_needs()}
@@ -85,7 +83,7 @@ def test_an_export_begins_in_an_environment_without_what_other_formats_need() ->
 
 
 def test_what_is_brought_is_needed_by_one_of_them() -> None:
-    whole = closure(packages_folder(), map(Requirement, cache.rank_needs()))
+    whole = closure(dist_infos(packages_folder()), map(Requirement, cache.rank_needs()))
     assert {canonicalize_name(name) for name in BROUGHT} <= whole
     assert not {"prefect", "dvc", "great-expectations", "pandas", "dask"} & whole
 

@@ -26,11 +26,13 @@ from tests.support.wheels import write_wheel
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """An environment with one package."""
+    """An environment with two packages, one of them in another version than below it."""
     write_wheel(tmp_path / "wheels", "Some_Stranger", "1.0")
+    write_wheel(tmp_path / "wheels", "humanize", "0.1")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     target = packages_folder_in(tmp_path / "env")
-    install(tmp_path / "wheels/Some_Stranger-1.0-py3-none-any.whl", target, "uv")
+    for wheel in (tmp_path / "wheels").iterdir():
+        install(wheel, target, "uv")
     return tmp_path / "env"
 
 
@@ -47,19 +49,20 @@ def test_pip_and_uv_give_one_digest_for_one_wheel(tmp_path: Path) -> None:
     for installer, one in (("uv", wheel), ("pip", wheel), ("uv", other)):
         site = packages_folder_in(tmp_path / f"env{len(found)}")
         install(one, site, installer)
-        found += installed_packages(str(tmp_path / f"env{len(found)}/bin/python")).packages
+        found += installed_packages(str(site)).packages
     assert [(one.name, one.version) for one in found] == [("some-stranger", "1.0")] * 3
     assert len(found[0].record) == 64
     assert found[0].record == found[1].record != found[2].record
 
 
-def test_a_package_without_a_record_and_one_run_from_its_sources_say_so(made: Path) -> None:
-    info = packages_folder_in(made) / "Some_Stranger-1.0.dist-info"
+def test_a_package_without_a_record_and_one_run_from_its_sources_say_so(tmp_path: Path) -> None:
+    install(write_wheel(tmp_path, "Some_Stranger", "1.0"), tmp_path / "site", "uv")
+    info = tmp_path / "site/Some_Stranger-1.0.dist-info"
     (info / "RECORD").unlink()
-    assert [one.record for one in installed_packages(str(made / "bin/python")).packages] == [""]
+    assert [one.record for one in installed_packages(str(info.parent)).packages] == [""]
     installed_packages.cache_clear()
     (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
-    assert [one.record for one in installed_packages(str(made / "bin/python")).packages] == ["editable"]
+    assert [one.record for one in installed_packages(str(info.parent)).packages] == ["editable"]
     installed_packages.cache_clear()
 
 
@@ -75,7 +78,9 @@ def test_an_environment_is_written_once_and_each_run_marks_it(made: Path, tmp_pa
     [name] = {note_environment(store, run_id, python) for run_id in ("run-1", "run-2", "run-1")}
     assert store.list(layout.environments()) == [name]
     assert store.list(layout.runs_with(name)) == ["run-1", "run-2"]
-    assert [one.name for one in read_environment(store, name)] == ["some-stranger"]
+    listed = {one.name: one.version for one in read_environment(store, name)}
+    assert (listed["some-stranger"], listed["humanize"]) == ("1.0", "0.1"), "what lies below is shadowed"
+    assert listed["torch"] == metadata.version("torch")
     path = tmp_path / "store" / layout.environment(name)
     other = note_environment(store, "run-3", sys.executable)
     path.chmod(0o644)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -81,14 +80,6 @@ def test_csv_values_survive(block: int, raw: Raw, monkeypatch: pytest.MonkeyPatc
         raw.write("a.csv", "n,v\n" + "".join(f"{pad}{i},{text}\n" for i, text in enumerate(texts)))
         column = raw.read("a.csv").column("v")
         assert (str(column.type), column.to_pylist()) == (kind, values), name
-
-
-def test_pandas_reads_the_same_table(raw: Raw) -> None:
-    text = "id,name,price,day\n1,a,0.5,2024-01-01\n2,,,2024-01-02\n3,c,2,\n"
-    path = raw.write("a.csv", text)
-    theirs = pd.read_csv(path, parse_dates=["day"])
-    ours = raw.read("a.csv").to_pandas(date_as_object=False).astype({"day": theirs["day"].dtype})
-    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
 
 
 @pytest.mark.parametrize(
