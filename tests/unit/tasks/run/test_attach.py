@@ -172,19 +172,6 @@ def test_a_second_process_needs_no_source_of_the_run_that_it_opens(spec: Path) -
         opened(spec, "another")
 
 
-def test_the_key_of_ci_is_the_code_too(spec: Path) -> None:
-    def key(*overrides: str) -> str:
-        return ci_key(open_run(read_spec(spec, overrides), options=RunOptions(trigger="ci"), recorded=False).resolved)
-
-    first = key()
-    assert key() == first
-    assert key("train.seed=8") != first
-    (spec.parent / "README.md").write_text("words")
-    assert key() == first
-    (spec.parent / "net.py").write_text((spec.parent / "net.py").read_text() + "\n# changed\n")
-    assert key() != first
-
-
 def test_the_key_of_ci_is_the_content_of_every_input_wherever_it_lies(tmp_path: Path) -> None:
     sets = {"second": {"source": "second.csv"}}
 

@@ -18,7 +18,7 @@ from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
-from tasks.stages.trainings import sealed_settings, training_key
+from tasks.stages.trainings import training_key
 from tests.support.damage import overwrite
 from tests.support.tiny import SPEC, write_project
 
@@ -80,11 +80,6 @@ def test_the_key_holds_what_is_begun_with_and_how_but_not_where_it_lies(store: S
     other = {"weights": "a.safetensors", "digest": f"blake3:{blake3(WEIGHTS).hexdigest()}"}
     assert key(a) == key(b) == key(other), "which of two imports of one content it is does not count"
     assert len({key(None), key(a), key({**a, "strict": False}), key(URI), key(URI.replace("8-g0", "16-g0"))}) == 5
-
-
-def test_without_it_the_key_is_as_it_was(store: Store) -> None:
-    run = opened(store, None)
-    assert "init_from" not in sealed_settings(run, None)["train"]
 
 
 def spoil(store: Store, checkpoint: Checkpoint) -> None:

@@ -84,14 +84,6 @@ def test_a_file_that_a_hook_does_not_find_is_named_with_the_reason(raised: str, 
     assert error.remedy.endswith(last)
 
 
-def test_a_spec_without_the_section_is_dumped_as_before(tmp_path: Path) -> None:
-    run = open_run(read_spec(write_project(tmp_path / "tiny")), recorded=False)
-    assert "code" not in run.resolved.spec
-    run = open_run(read_spec(write_project(tmp_path / "tiny", {"code": {"include": ["./suite.json"]}})), recorded=False)
-    assert run.resolved.spec["code"] == {"include": ["suite.json"]}
-    assert run.spec.code.include == ["suite.json"]
-
-
 def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny", {"code": {"include": ["words/*"]}})
     for name in ("secrets/db.json", "words/a.npy", "words/key.json"):

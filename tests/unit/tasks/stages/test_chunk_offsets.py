@@ -167,22 +167,6 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception, monkey
     assert contract_check._known(make_run(store), "key", ["document"]) == {}
 
 
-def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
-    def keys(**changes: Any) -> tuple[str | None, str]:
-        run = project.run(**changes)
-        return validate.contract_key(run), shard.dataset_key(run)
-
-    before = keys()
-    assert keys() == before
-    others = [keys(tokens=5)]
-    (project.folder / "vocabulary.json").write_text(json.dumps({"pattern": r"\S"}))
-    others.append(keys())
-    (project.folder / "words.py").write_text(CODE.replace("a word", "one word"))
-    others.append(keys())
-    for place in (0, 1):
-        assert len({before[place], *(one[place] for one in others)}) == 4
-
-
 def test_other_rows_are_not_cut(project: Project) -> None:
     run = open_run(read_spec(write_project(project.folder)), recorded=False)
     assert contract_check.cut_files(run, run.resolved.files, run.spec.data.source) == run.resolved.files

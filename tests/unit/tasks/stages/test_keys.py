@@ -52,13 +52,6 @@ def test_the_window_is_not_for_a_named_set(tmp_path: Path) -> None:
     assert dataset_key(first) != dataset_key(second)
 
 
-def test_which_share_comes_first_decides(tmp_path: Path) -> None:
-    def key(**fractions: float) -> str:
-        return dataset_key(opened(tmp_path / "tiny", {"shards": {"split": {"key": "id", "fractions": fractions}}}))
-
-    assert key(train=0.8, val=0.1, test=0.1) != key(train=0.8, test=0.1, val=0.1)
-
-
 def test_a_run_that_is_opened_again_has_its_mappings_in_the_order_of_the_spec(tmp_path: Path) -> None:
     fractions = {"train": 0.8, "zeta": 0.1, "test": 0.1}
     batch = {"z": ["a", "b", "c"], "a": "label"}

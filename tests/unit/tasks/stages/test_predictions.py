@@ -17,7 +17,6 @@ from data_contracts.messages.children import EvaluateRequest
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import validate as stage
-from tasks.stages.evaluate import evaluation_key
 from tasks.stages.stage import StageOutcome
 from tasks.stages.validate import predictions_report, with_predictions
 from tests.support.tiny import SPEC, write_project
@@ -121,13 +120,7 @@ def test_a_model_without_predictions_is_one_sentence(tmp_path: Path) -> None:
     assert found.error.message == "contract.predictions: the set has no rows."
 
 
-def test_only_a_spec_that_asks_has_another_key(tmp_path: Path) -> None:
-    plain, asks, other = opened(tmp_path), opened(tmp_path, NOT_NULL), opened(tmp_path, RARE)
-    checkpoint: Any = type("C", (), {"ref": type("R", (), {"id": "c"})})
-    keys = [evaluation_key(run, checkpoint, {}) for run in (plain, asks, other)]
-    assert keys[0] != keys[1] == keys[2]
-    evaluation = evaluated(plain, SCORES)
-    assert with_predictions(plain, evaluation, done(evaluation), make=True) == done(evaluation)
+def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     with pytest.raises(SpecError, match=r"contract\.predictions\.suite: there is no file none\.json"):
         open_run(read_spec(path, ['contract.predictions={"suite": "none.json"}']), recorded=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
-from tasks.stages.shard import dataset_key, shard
-from tasks.stages.validate import contract_key, validate
+from tasks.stages.shard import shard
+from tasks.stages.validate import validate
 from tests.support.shard_rows import shard_reader
 from tests.support.tiny import write_project
 from training.formats.schema import read_schema
@@ -93,23 +92,6 @@ def test_a_killed_check_or_sharding_is_continued_with_the_same_rows(spec: Path) 
     resumed, again = made(opened(spec, ON))
     assert (resumed.ref.id if resumed.ref else "", again.ref.id) == (report.ref.id, dataset.ref.id)
     assert again.ref.uri == dataset.ref.uri
-
-
-def test_it_is_part_of_both_keys_and_of_no_key_without_it(spec: Path) -> None:
-    keys = {}
-    for name, overrides in {"none": [], "five": [ON], "six": ["contract.quarantine.max_share=0.06"]}.items():
-        run = opened(spec, *overrides)
-        keys[name] = (contract_key(run), dataset_key(run))
-    assert len({key for pair in keys.values() for key in pair}) == 6
-    assert "quarantine" not in json.dumps(opened(spec).resolved.to_json())
-
-
-def test_a_comparison_with_earlier_data_is_no_part_of_the_datasets_key(spec: Path) -> None:
-    drift = "contract.drift.against=earlier.json"
-    (spec.parent / "earlier.json").write_text('{"schema_version": 1, "rows": 0, "columns": []}')
-    with_it, without = opened(spec, ON, drift), opened(spec, ON)
-    assert contract_key(with_it) != contract_key(without)
-    assert dataset_key(with_it) == dataset_key(without)
 
 
 def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(tmp_path: Path) -> None:

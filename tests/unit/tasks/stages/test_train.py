@@ -37,18 +37,6 @@ def test_the_key_holds_what_decides_the_result_alone(change: dict[str, Any], cou
     assert (key(change) != key({})) is counts
 
 
-def test_the_sizes_of_a_block_shuffle_count() -> None:
-    keys = {key({"loader": {**BLOCK, **more}}) for more in ({}, {"block_rows": 5}, {"window_blocks": 3})}
-    assert len(keys) == 3
-    assert key({"loader": {**BLOCK, "memory_bytes": 2**20}}) == key({"loader": BLOCK})
-
-
-def test_over_how_many_ranks_a_replica_is_sharded_does_not_count() -> None:
-    sharded = {"strategy": "hsdp", "devices": 8, "shard_ranks": 2}
-    assert key(sharded) == key({**sharded, "shard_ranks": 4})
-    assert key(sharded) != key({"strategy": "fsdp", "devices": 8})
-
-
 @pytest.mark.parametrize("cause", REMEDIES)
 def test_waiting_for_data_is_warned_of_above_a_share(cause: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "trainwright"):
