@@ -17,6 +17,7 @@ from infra.records.receipts import Holds
 from infra.store import Store, layout, open_store
 from tasks.queries.proof import prove
 from tasks.run.report import latest_report, report
+from tasks.run.resolve import find_version
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate
@@ -252,3 +253,16 @@ def test_what_is_wrong_with_a_reason_or_an_empty_checkpoint_is_said(small: Store
             release(small, "tiny", "champion", None, nothing, BOB)
     with pytest.raises(UsageError, match=r"^--reason: '\\x1b' is not printable\. Leave that character out\.$"):
         release(small, "tiny", "champion", None, "a\x1b[0m", BOB)
+
+
+def test_an_alias_of_a_canary_that_has_ended_names_nothing(small: Store) -> None:
+    """As earlier versions left it."""
+    version = registry.read_version(small, "tiny", 3)
+    ended = Receipt(decision="ended", model="tiny", alias="champion", version=3, previous=3, candidate=version.ref,
+                    sentence="it ended")  # fmt: skip
+    current = registry.read_alias(small, "tiny", "champion")
+    registry.move_alias(small, current[0], version, ended, {"run_id": "r4"}, ())
+    with pytest.raises(UsageError, match=r"version 3 was the last\. Name a version: tiny@3\."):
+        find_version(small, "tiny@champion")
+    with pytest.raises(UsageError, match="the alias of a canary that has ended"):
+        back(small)
