@@ -52,7 +52,8 @@ from infra.gang.rank_files import (
     write_launch,
 )
 from infra.gang.ranks import RankLogs, RankWatch, take_stacks
-from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus, threads_per_process
+from infra.gpus import EnergyMeter, gpu_readings, installed_nvml
+from infra.machine import num_gpus, threads_per_process
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code, new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted

@@ -28,7 +28,8 @@ from data_contracts.executions import (
 )
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
-from infra.machine import EnergyMeter, machine_id
+from infra.gpus import EnergyMeter
+from infra.machine import machine_id
 from infra.processes.processes import uninterrupted
 from infra.processes.this_process import COUNTERS, now_s
 from infra.store import Store, layout

@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 330,
-    "product statements": 50_500,
-    "test statements": 56_110,
+    "product files": 323,
+    "product statements": 45_900,
+    "test statements": 49_900,
     "lines of the longest product file": 900,  # a bound, not today's figure
-    "functions over 60 lines or 8 parameters": 1,
+    "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
-    "imports of our own modules inside functions": 49,
-    "uses of dict[str, Any]": 105,
+    "imports of our own modules inside functions": 38,
+    "uses of dict[str, Any]": 102,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.

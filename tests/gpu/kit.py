@@ -50,7 +50,8 @@ from infra.gang.conductor import (  # noqa: E402
     TrainingRequest,
     conduct,
 )
-from infra.machine import installed_nvml, threads_per_process  # noqa: E402
+from infra.gpus import installed_nvml  # noqa: E402
+from infra.machine import threads_per_process  # noqa: E402
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402

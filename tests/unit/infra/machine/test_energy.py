@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.costs import Resources
-from infra.machine import EnergyMeter, Gpus, gpu_readings
+from infra.gpus import EnergyMeter, Gpus, gpu_readings
 
 
 class StandInNvml:
