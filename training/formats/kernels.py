@@ -192,27 +192,49 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
 
 
 @compiled
-def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> int:
+def _same(words: Any, first: Any, second: Any, size: Any) -> Any:
+    """Whether the same `size` bytes, at least eight, stand at two places."""
+    for at in range(0, size - 8, 8):
+        if words[first + at] != words[second + at]:
+            return False
+    return words[first + size - 8] == words[second + size - 8]
+
+
+@compiled
+def locate(
+    data: ByteArray, words: Words, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers
+) -> int:
     """Find where each column's values lie in each message: `begins[column, row]`, which a null leaves, and `ends`.
 
     Values are the content of a BytesList, or of the packed field in another list. Of two entries with one key, the last
-    counts.
+    counts. An entry that begins with the same bytes as the column's previous entry is not parsed again.
     """
     keys, bounds, kinds = columns
+    # Per column, its last entry: its start, the bytes before its values, and the bytes in all.
+    previous = np.zeros(len(kinds), np.int64)
+    heads, sizes = np.zeros_like(previous), np.zeros_like(previous)
     for row in range(len(starts)):
         column = -1
         entry, features_end = _content(data, starts[row], stops[row], 1)
         if features_end != stops[row]:
             return row
         while entry < features_end:
+            guess = column + 1 if column + 1 < len(kinds) else 0
+            head, size = heads[guess], sizes[guess]
+            if head >= 8 and entry + size <= features_end and _same(words, entry, previous[guess], head):
+                column = guess
+                begins[column, row] = entry + head
+                entry += size
+                ends[column, row] = entry
+                continue
+            first = entry
             part, entry = _content(data, entry, features_end, 1)
             key, key_end = _content(data, part, entry, 1)
             feature, feature_end = _content(data, key_end, entry, 2)
             if entry < 0 or feature_end != entry:
                 return row
-            guess = column + 1 if column + 1 < len(kinds) else 0
             column = _find(data, key, key_end, keys, bounds, guess)
-            if column < 0 or kinds[column] == 0:
+            if column < 0 or kinds[column] == 0 or feature == entry:
                 continue
             start, stop = _content(data, feature, entry, kinds[column])
             if kinds[column] != BYTES and start < stop:
@@ -221,6 +243,7 @@ def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, b
                 return row
             begins[column, row] = start
             ends[column, row] = stop
+            previous[column], heads[column], sizes[column] = first, start - first, stop - first
     return len(starts)
 
 
@@ -252,6 +275,27 @@ def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, cou
         for byte in range(at, ends[row]):
             counts[row] += data[byte] < 0x80
     return len(counts)
+
+
+@compiled
+def single_floats(words: Words, begins: Numbers, ends: Numbers, out: FloatBits) -> bool:
+    """Read one value of a FloatList from each row; False if a row has another number of values."""
+    for row in range(len(begins)):
+        if begins[row] < 0 or ends[row] - begins[row] != 4:
+            return False
+        out[row] = words[begins[row]] & np.uint64(0xFFFFFFFF)
+    return True
+
+
+@compiled
+def single_ints(data: ByteArray, begins: Numbers, ends: Numbers, out: Numbers) -> bool:
+    """Read one value of an Int64List from each row; False if a row has another number of values."""
+    for row in range(len(begins)):
+        value, behind = _varint(data, begins[row], ends[row]) if begins[row] >= 0 else (np.uint64(0), -1)
+        if behind != ends[row]:
+            return False
+        out[row] = np.int64(value)
+    return True
 
 
 @compiled

@@ -208,7 +208,7 @@ def decode_examples(framed: Framed, schema: pa.Schema, selected: pa.Schema) -> p
     begins = np.full((len(keys), len(framed.starts)), -1)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
-    row = kernels.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
+    row = kernels.locate(framed.data, words_of(framed.data), framed.starts, framed.stops, looked_for, begins, ends)
     if row < len(framed.starts):
         raise Malformed(row, _MALFORMED)
     columns = []
@@ -234,6 +234,15 @@ def _array(
     """One column, from the places of its lists in each message."""
     item = field.type.value_type if pa.types.is_list(field.type) else field.type
     rows = np.arange(len(begins) + 1, dtype=np.int64)
+    # The usual case: one number in every row.
+    if kind == FLOAT and item == field.type:
+        bits = np.empty(len(begins), np.uint32)
+        if kernels.single_floats(words_of(data), begins, ends, bits):
+            return _cast(pa.array(bits.view("<f4")), item, rows)
+    if kind == INT64 and item == field.type:
+        numbers = np.empty(len(begins), np.int64)
+        if kernels.single_ints(data, begins, ends, numbers):
+            return _from_int64(numbers, item, rows)
     counts, sizes = np.empty_like(begins), np.empty_like(begins)
     row = kernels.count_values(data, begins, ends, kind, counts, sizes)
     if row < len(begins):
