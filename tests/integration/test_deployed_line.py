@@ -238,9 +238,7 @@ def test_a_ci_job_waits_for_a_deployment_and_gets_its_report(
     assert report["verdict"] == "unchanged"
     assert "verdict=unchanged\n" in (tmp_path / "output").read_text()
     suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
-    assert [suite.get("name") for suite in suites] == [
-        f"digits.{kind}" for kind in ("stages", "contract", "checkpoints", "gates")
-    ]
+    assert [suite.get("name") for suite in suites] == [f"digits.{kind}" for kind in ("stages", "contract", "gates")]
     stages = [made.get("name") for made in suites[0]]
     assert stages == STAGES
     (kept,) = [one for one in reports(checkout.folder / "examples/digits/.trainwright") if one["trigger"] == "ci"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import pytest
 from markdown_it import MarkdownIt
@@ -18,10 +16,11 @@ from infra.gang.ledger import RankStatus
 from infra.orchestrator.artifacts import as_text
 from tasks.pages.facts import facts_of
 from tasks.run.report import latest_report
-from tasks.run.run import Run, reopen_run
+from tasks.run.run import reopen_run
 from tasks.stages.artifacts import gang_page, run_image, run_page, stage_page
 from tests.support.pictures import texts_of
 from tests.support.reported import NOT_PROMOTED, PROMOTED, reported_store
+from tests.support.runs import make_run
 
 FORGED = (
     "![x](https://evil.example/x.png) [sign in](https://evil.example) <img src=x onerror=alert(1)> "
@@ -30,14 +29,6 @@ FORGED = (
     " a|www.evil.example|it@evil.example http://evil.example/`x` "
     "\n\n# heading\n\n[r]: https://evil.example `code` **bold** _it_ &lt;"
 )
-
-
-@dataclass
-class Shown:
-    """In place of a run: what a page reads of one."""
-
-    run_id: str
-    results: dict[str, StageResult]
 
 
 def error() -> TrainwrightError:
@@ -50,7 +41,8 @@ def error() -> TrainwrightError:
 
 
 ENDED = StageResult(name="train", status="ran", seconds=1, sentence=FORGED, reused_from=FORGED)
-RUN = cast("Run", Shown(FORGED, {"train": ENDED}))
+RUN = make_run(run_id=FORGED)
+RUN.live.results["train"] = ENDED
 REPORT = RunReport(
     run_id=FORGED,
     pipeline="p",
