@@ -17,7 +17,7 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 323,
-    "product statements": 45_900,
+    "product statements": 45_950,
     "test statements": 49_900,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
