@@ -291,7 +291,9 @@ def single_floats(words: Words, begins: Numbers, ends: Numbers, out: FloatBits) 
 def single_ints(data: ByteArray, begins: Numbers, ends: Numbers, out: Numbers) -> bool:
     """Read one value of an Int64List from each row; False if a row has another number of values."""
     for row in range(len(begins)):
-        value, behind = _varint(data, begins[row], ends[row]) if begins[row] >= 0 else (np.uint64(0), -1)
+        if begins[row] < 0:
+            return False
+        value, behind = _varint(data, begins[row], ends[row])
         if behind != ends[row]:
             return False
         out[row] = np.int64(value)

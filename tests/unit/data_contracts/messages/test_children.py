@@ -29,7 +29,7 @@ def test_a_child_is_a_module_of_ours_that_runs_itself(child: Child[Any, Any]) ->
 
 
 def test_all_children_are_there() -> None:
-    assert len({child.module for child in CHILDREN}) == 18
+    assert len({child.module for child in CHILDREN}) == 17
 
 
 def test_a_users_settings_arrive_as_they_were_written() -> None:

@@ -193,7 +193,7 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     assert main(words) == 8
     said = json.loads(capsys.readouterr().out)["error"]
     assert said["message"].startswith("torch.export cannot trace the module in net.py:")
-    assert "(`if logits.sum() > 0:`)" in said["message"]
+    assert "net.py:36" in said["message"]
     assert not list(tmp_path.iterdir())
 
 

@@ -50,7 +50,6 @@ def test_what_a_process_resolved_is_signed_and_what_it_found_is_not(
         lambda store: read_inputs(store, "r2"),
         lambda store: find_inputs(store, "r2"),
         lambda store: list(resolved_runs(store, "digits")),
-        lambda store: deliver._tell_end(store, "r2"),
     ],
 )
 def test_signed_inputs_of_another_run_are_not_this_runs(

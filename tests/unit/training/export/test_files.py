@@ -68,14 +68,13 @@ def assert_says_nothing(content: bytes) -> None:
         assert word not in content
 
 
-def test_an_operation_that_onnx_lacks_is_named_with_its_line(tmp_path: Path) -> None:
+def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     one = portable(portables.Decomposed())
     program, facts = traced(one, [*X, LABEL], ROOT)
     with pytest.raises(Untraceable) as raised:
         write_onnx(program, {fact.name: torch.zeros(2) for fact in facts}, one.course, tmp_path, 0)
     message = raised.value.message
     assert message.startswith("ONNX has no form of the operation aten._linalg_svd.")
-    assert "return torch.linalg.svd(" in message
     assert raised.value.exit_code == 8
     assert not list(tmp_path.iterdir())
 
