@@ -27,6 +27,7 @@ from data_contracts.errors import UsageError
 CHUNK_BYTES = 2**22
 # Marks a folder with all that is in it, as CACHEDIR.TAG marks a cache.
 TAG = "TRAINWRIGHT.TAG"
+_OWN_PID = os.getpid()
 _TEXT = "Trainwright wrote what is in this folder. None of it is packed into a bundle of code.\n"
 
 
@@ -137,6 +138,14 @@ class Readable(Protocol):
         """Up to `size` bytes, all remaining bytes if it is negative; b"" at the end."""
 
 
+def new_hasher() -> blake3:
+    """A BLAKE3 that uses all processors; one in a process that was forked, where the library's threads are not there.
+
+    It would wait for them for ever.
+    """
+    return blake3(max_threads=blake3.AUTO if os.getpid() == _OWN_PID else 1)
+
+
 def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object], most: float = math.inf) -> tuple[int, str]:
     """Size and BLAKE3 (hexadecimal) of the rest of a stream; every chunk is passed to the sinks as well.
 
@@ -150,7 +159,7 @@ def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object], most: 
 
 def hash_chunks(chunks: Iterable[memoryview], *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
     """As `hash_stream`, for bytes that come in chunks."""
-    hasher = blake3(max_threads=blake3.AUTO)
+    hasher = new_hasher()
     size = 0
     for chunk in chunks:
         hasher.update(chunk)

@@ -23,6 +23,7 @@ from infra.gang.remote_job import RemoteJobRequest, run_remote_job
 from infra.store import layout
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import torchrun
+from tests.support.pool import until
 from tests.support.scoring import LAYOUTS, Scoring
 
 RANK = "training.score.rank"
@@ -48,8 +49,8 @@ def asked(scoring: Scoring, where: str, name: str = "") -> tuple[Child[Any, Any]
 
 def found_by(liveness: Liveness, ranks: list[RankFiles]) -> Hung:
     """Follow the ranks' reports, as a conductor does, until one of them is hung."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         for rank in ranks:
             if (report := rank.report()) is not None:
                 liveness.hear(report, "node 0")
@@ -74,6 +75,8 @@ def test_a_rank_that_hangs_in_a_step_is_found_with_its_stack(
     process = torchrun(RANK, 2, environment, PROJECT)
     ranks = [RankFiles(tmp_path, number) for number in range(2)]
     try:
+        # A busy machine may take longer to start a rank than a rank may stand still.
+        until(lambda: all(rank.report() is not None for rank in ranks))
         limits = {"hang_s": 600.0, "stall_s": 600.0, "stopped_s": 600.0, limit: 8.0 if limit == "stall_s" else HANG_S}
         found = found_by(Liveness(**limits), ranks)
         stacks = take_stacks(ranks)

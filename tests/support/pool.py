@@ -113,6 +113,8 @@ class Site:
                     "TRAINWRIGHT_HOME": str(self.nodes_home),
                     "PIP_NO_INDEX": "1",
                     "PIP_FIND_LINKS": str(self.wheels),
+                    "UV_OFFLINE": "1",
+                    "UV_FIND_LINKS": str(self.wheels),
                 },
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.canonical import digest
@@ -336,7 +335,7 @@ class _Out:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path.open("wb")
-        self.hasher = blake3(max_threads=blake3.AUTO)
+        self.hasher = files.new_hasher()
         self.ends: list[int] = []
         self._parts: list[pa.Array] = []
 
@@ -401,7 +400,7 @@ def _is_whole(folder: Path) -> bool:
         if checked.exists() and checked.read_text() == _launch():
             return all((folder / name).stat().st_size == one["bytes"] for name, one in layout.items())
         for name, one in layout.items():
-            found = blake3(max_threads=blake3.AUTO)
+            found = files.new_hasher()
             if (folder / name).stat().st_size != one["bytes"]:
                 return False
             found = found.update_mmap(folder / name) if one["bytes"] else found

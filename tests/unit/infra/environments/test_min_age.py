@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -85,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def index(tmp_path: Path, few_needs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """An index with an old and a young version, which uv and pip are configured to use."""
+    """An index with an old and a young version, which uv and pip are configured to use; uv is found."""
     (tmp_path / "files").mkdir()
     server = Index(tmp_path / "files")
     server.put("1.0", OLD)
@@ -96,6 +98,7 @@ def index(tmp_path: Path, few_needs: None, monkeypatch: pytest.MonkeyPatch) -> I
         "UV_DEFAULT_INDEX": server.url,
         "PIP_INDEX_URL": server.url,
         "PIP_CONFIG_FILE": "/dev/null",
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),  # with uv
     }.items():
         monkeypatch.setenv(name, value)
     thread = threading.Thread(target=server.serve_forever)
