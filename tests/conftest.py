@@ -1,7 +1,7 @@
 """What every test shares: state folders of its own, and what is left out where the machine lacks something.
 
 A test marked `apt("strace")` or `root` is deselected where that is missing, with one printed line; with
-TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow, and CI runs a quarter of them, another one each day.
+TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow, and CI runs a twelfth of them, another one each day.
 `sweep` tests (every case of what a sample of runs by default) run with --sweep, and `huge` ones with --huge alone.
 """
 
@@ -51,7 +51,7 @@ ENVIRONMENT = {
 # Markers of tests that run only when asked for.
 SIZES = ("slow", "sweep", "huge")
 # CI takes one of these parts of the slow tests, by the day, and the day's is the same in all of pytest-xdist's workers.
-SLOW_PARTS = 4
+SLOW_PARTS = 12
 SLOW_PART = "TRAINWRIGHT_SLOW_PART"
 _state_key = pytest.StashKey[Path]()
 _reasons_key = pytest.StashKey[list[str]]()
