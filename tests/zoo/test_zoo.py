@@ -133,7 +133,8 @@ ZOO: dict[str, dict[str, Any]] = {
     "own_optimizer": {},
     "own_sampler": OWN_DATA,
     "own_schedule": {},
-    "skipped_steps": {},
+    # The last step is followed by one that ends the epoch early: a checkpoint of just that step would lie within it.
+    "skipped_steps": {"checkpoint": {"every_steps": 5}},
     "step_keeps_state": SELECTED,
     "frozen_then_tuned": {},
     "muon": {"model": "wrapped_optimizer.Muon"},
