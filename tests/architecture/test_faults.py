@@ -1,6 +1,6 @@
 """Faults that a rewrite might bring are found: each is put into a copy of the tree, and one of its tests must fail.
 
-`tests/golden/faults.toml` lists them. The default run tries ten, `pytest --sweep` all.
+`tests/golden/faults.toml` lists them. The default run tries one of each area, `pytest --sweep` all.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ def copied(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     shutil.rmtree(copy)
 
 
-def test_sixty_faults_in_all_areas_ten_of_them_in_the_default_run() -> None:
+def test_sixty_faults_in_all_areas_one_of_each_in_the_default_run() -> None:
     assert len(FAULTS) == 60
     assert min(Counter(fault.area for fault in FAULTS).values()) >= 7
-    assert {fault.area for fault in FAULTS if fault.default} == AREAS
-    assert sum(fault.default for fault in FAULTS) == 10
+    assert sorted(fault.area for fault in FAULTS if fault.default) == sorted(AREAS)
 
 
 def test_each_faults_old_text_occurs_once_in_its_file(repository: Path) -> None:

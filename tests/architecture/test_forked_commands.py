@@ -17,9 +17,7 @@ from tests.support.tiny import complaints, trainwright, write_project
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["schema"], 0),
         (["plan", "none.yaml"], 2),
-        (["nothing"], 2),
         (["plan", "pipeline.yaml", "--no-estimate", "--json"], 0),
     ],
 )
@@ -54,6 +52,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_prefect_reads_its_settings_when_a_command_imports_it(tmp_path: Path) -> None:
     seen = {}
     for way in ("held", "fresh"):

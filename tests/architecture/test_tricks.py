@@ -43,7 +43,7 @@ LEFT: dict[str, tuple[int, str]] = {
     "training/fit/memory.py": (1, "torch documents FakeTensorMode under this name alone"),
     "training/fit/reports.py": (1, "nothing else says that a rank waits in a collective of the user's, so is not hung"),
     "training/fit/strategies.py": (2, "a subgroup's timeout; a rank's offset in a sharded tensor"),
-    "training/lightning_adapter.py": (4, "the one adapter to Lightning's inside, see test_lightning_seam.py"),
+    "training/lightning_adapter.py": (4, "the one adapter to Lightning's inside, see test_sources.py"),
     "training/user/imports.py": (1, "modules of one project are forgotten before those of another are imported"),
 }
 # It only goes down.

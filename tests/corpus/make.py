@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -398,7 +398,7 @@ def framed(index: pd.Index | None = None) -> bytes:
 
 
 UTC_MOMENTS = [one.replace(tzinfo=UTC) for one in MOMENTS]
-IN_BERLIN = [one.astimezone(timezone(timedelta(hours=1))) for one in UTC_MOMENTS]
+
 PARQUET = {
     "parquet-plain": parquet({"x": X}),
     "parquet-int96": parquet({"x": MOMENTS}, use_deprecated_int96_timestamps=True),

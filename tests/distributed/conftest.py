@@ -30,8 +30,10 @@ def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
     sys.modules.pop("nets", None)
 
 
-@pytest.fixture
-def gang(tmp_path: Path, dataset: tuple[Path, dict[str, Any]]) -> Callable[..., Gang]:
+Make = Callable[..., Gang]
+
+
+def gang_maker(folder: Path, dataset: tuple[Path, dict[str, Any]]) -> Make:
     """Makes a gang that trains `nets.<model>` for 3 epochs of 6 steps, 4 rows dropped in each."""
 
     def make(name: str, model: str = "Classifier", *, ranks: int = 2, trainer: Any = None, **train: Any) -> Gang:
@@ -47,6 +49,18 @@ def gang(tmp_path: Path, dataset: tuple[Path, dict[str, Any]]) -> Callable[..., 
             "collective_timeout_s": 60,
             **train,
         }
-        return Gang(tmp_path / name, settings, PROJECT, dataset[1], dataset[0], ranks)
+        rows = (None, None) if "data" in settings["lightning"] else (dataset[1], dataset[0])
+        return Gang(folder / name, settings, PROJECT, *rows, ranks)
 
     return make
+
+
+@pytest.fixture
+def gang(tmp_path: Path, dataset: tuple[Path, dict[str, Any]]) -> Make:
+    return gang_maker(tmp_path, dataset)
+
+
+@pytest.fixture(scope="module")
+def shared_gang(tmp_path_factory: pytest.TempPathFactory, dataset: tuple[Path, dict[str, Any]]) -> Make:
+    """The same, of gangs that the tests of a file share."""
+    return gang_maker(tmp_path_factory.mktemp("gangs"), dataset)

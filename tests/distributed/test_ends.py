@@ -1,4 +1,7 @@
-"""How a training can end other than well: what each rank answers, with which exit code, what is left in the store."""
+"""How a training can end other than well: what each rank answers, with which exit code, what is left in the store.
+
+Where all ranks end a training by themselves, two ranks carry out such trainings one after another.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import from_json
-from infra.gang.rank_files import RankFiles
-from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer, make_dataset
+from tests.distributed.conftest import Make
+from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer, make_dataset, train_together
 
 
 def ends(run: Gang, generation: int = 0) -> Path:
@@ -40,7 +43,7 @@ def when(condition: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("how", [pytest.param("stop file", marks=pytest.mark.slow), "SIGTERM to rank 1"])
-def test_a_stop_leaves_one_checkpoint_of_the_same_step_on_all_ranks(how: str, gang: Callable[..., Gang]) -> None:
+def test_a_stop_leaves_one_checkpoint_of_the_same_step_on_all_ranks(how: str, gang: Make) -> None:
     run = gang("run", trainer={"max_epochs": 100_000}, checkpoint={"every_steps": 1_000_000})
     process = run.start()
     scratch = run.scratch(0)
@@ -63,7 +66,7 @@ def test_a_stop_leaves_one_checkpoint_of_the_same_step_on_all_ranks(how: str, ga
     assert run.store.manifest(checkpoint["ref"]["uri"]).settings["samples"] == 16 * checkpoint["step"]
 
 
-def test_an_exception_in_step_3_is_the_users_and_shows_the_users_frames_alone(gang: Callable[..., Gang]) -> None:
+def test_an_exception_in_step_3_is_the_users_and_shows_the_users_frames_alone(gang: Make) -> None:
     scratch = ends(gang("run", "Raises"))
     error = answer(scratch, 0, "error")
     assert error["cause"] == "user_code"
@@ -77,7 +80,7 @@ def test_an_exception_in_step_3_is_the_users_and_shows_the_users_frames_alone(ga
 
 
 @pytest.mark.slow
-def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: Callable[..., Gang]) -> None:
+def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: Make) -> None:
     scratch = ends(gang("run", "RaisesOnOneRank", collective_timeout_s=30))
     assert from_json(answer(scratch, 1, "error")).message == "The user's code raised RuntimeError: rank one alone."
     other = answer(scratch, 0, "error")
@@ -87,44 +90,7 @@ def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: 
         assert times[1] < times[0]
 
 
-@pytest.mark.parametrize("model", ["TurnsNan", pytest.param("NanGradient", marks=pytest.mark.slow)])
-def test_a_loss_or_weight_that_is_no_number_ends_all_ranks_as_diverged(model: str, gang: Callable[..., Gang]) -> None:
-    scratch = ends(gang("run", model, checkpoint={"every_steps": 1}))
-    errors = [answer(scratch, rank, "error") for rank in (0, 1)]
-    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
-    assert len(errors[0]["details"].pop("rows")) == 16
-    assert errors[0]["details"] == {"step": 5, "samples": [64, 80]}
-    assert exit_codes(scratch) == {8}
-    # The bad step was taken, but nothing was written after it.
-    assert [one["step"] for one in answer(scratch, 0)["checkpoints"]] == [1, 2, 3, 4]
-
-
-def test_rows_without_numbers_are_named_as_what_a_loss_that_is_none_may_come_from(
-    tmp_path: Path, gang: Callable[..., Gang]
-) -> None:
-    run = gang("run", "Plain")
-    run.dataset = make_dataset(tmp_path / "rows", {"train": 100, "val": 21}, holes=99)
-    run.dataset_folder = tmp_path / "rows"
-    errors = [answer(ends(run), 0, "error"), answer(run.scratch(0), 1, "error")]
-    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
-    named = "Of their 16 rows some hold no number (missing, NaN or infinite): x in 1"
-    assert all(named in error["message"] for error in errors)
-    assert "shards.transform" in errors[0]["remedy"]
-
-
-def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_its_cause(
-    gang: Callable[..., Gang],
-) -> None:
-    run = gang("run", checkpoint={"every_steps": 4})
-    run.store.create(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors", b"in its place")
-    scratch = ends(run)
-    errors = [answer(scratch, rank, "error") for rank in (0, 1)]
-    assert {error["cause"] for error in errors if error} == {"corrupt"}
-    assert errors[0]["message"].startswith(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors exists already")
-    progress = answer(scratch, 0)
-    assert ([one["step"] for one in progress["checkpoints"]], progress["step"] in range(8, 13)) == ([4], True)
-
-
+DIVERGED = ("TurnsNan", "NanGradient")
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "state that no checkpoint holds": (
         {"model": "Unsavable"},
@@ -163,29 +129,69 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "usage",
         "train.lightning: the training ended without a single step.",
     ),
+    "inputs that are in doubt": (
+        {"model": "Doubtful"},
+        "usage",
+        "train.batch: forward takes first, second, and it is in doubt",
+    ),
     "no such column": ({"batch": ["x", "z"]}, "usage", "The dataset has no column 'z'; it has id, x, a, b, y."),
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case.startswith("state") else pytest.mark.slow) for case in REFUSED]
-)
-def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> None:
-    settings, cause, sentence = REFUSED[case]
-    scratch = ends(gang("run", **settings))
-    # torchrun asks the other rank to stop as soon as one has ended.
-    first = min((files for rank in (0, 1) if (files := RankFiles(scratch, rank)).has_error), key=lambda f: f.error_ns)
-    error = first.error()
-    assert error is not None
-    assert (error.cause, error.message) == (cause, sentence)
-    assert answer(scratch, 0)["step"] == 0
-    assert {"usage": 2, "user_code": 8}[cause] in exit_codes(scratch)
+@pytest.fixture(scope="module")
+def ended(shared_gang: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Gang]:
+    """Each of REFUSED and DIVERGED, one with rows that hold no number, and one that cannot save its second
+    checkpoint."""
+    gangs = {case: shared_gang(case, **settings) for case, (settings, _, _) in REFUSED.items()}
+    gangs["inputs that are in doubt"].told = {"targets": ["y"]}
+    gangs |= {model: shared_gang(model, model, checkpoint={"every_steps": 1}) for model in DIVERGED}
+    folder = tmp_path_factory.mktemp("holes") / "rows"
+    holes = gangs["rows without numbers"] = shared_gang("holes", "Plain")
+    holes.dataset, holes.dataset_folder = make_dataset(folder, {"train": 100, "val": 21}, holes=99), folder
+    unsaved = gangs["cannot be saved"] = shared_gang("unsaved", checkpoint={"every_steps": 4})
+    unsaved.store.create(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors", b"in its place")
+    train_together(list(gangs.values()))
+    return gangs
 
 
-def test_a_forward_whose_inputs_are_in_doubt_is_refused_before_the_first_step(gang: Callable[..., Gang]) -> None:
-    run = gang("run", "Doubtful", ranks=1)
-    run.told = {"targets": ["y"]}
-    scratch = ends(run)
-    error = answer(scratch, 0, "error")
-    assert (error["cause"], exit_codes(scratch), answer(scratch, 0)["step"]) == ("usage", {2}, 0)
-    assert error["message"].startswith("train.batch: forward takes first, second, and it is in doubt")
+def errors_of(run: Gang) -> list[dict[str, Any]]:
+    """What each rank says of its end."""
+    assert answer(run.scratch(0), 0, "done") is None
+    return [answer(run.scratch(0), rank, "error") for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("model", DIVERGED)
+def test_a_loss_or_weight_that_is_no_number_ends_all_ranks_as_diverged(model: str, ended: dict[str, Gang]) -> None:
+    errors = errors_of(ended[model])
+    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
+    assert len(errors[0]["details"].pop("rows")) == 16
+    assert errors[0]["details"] == {"step": 5, "samples": [64, 80]}
+    # The bad step was taken, but nothing was written after it.
+    assert [one["step"] for one in answer(ended[model].scratch(0), 0)["checkpoints"]] == [1, 2, 3, 4]
+
+
+def test_rows_without_numbers_are_named_as_what_a_loss_that_is_none_may_come_from(ended: dict[str, Gang]) -> None:
+    errors = errors_of(ended["rows without numbers"])
+    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
+    named = "Of their 16 rows some hold no number (missing, NaN or infinite): x in 1"
+    assert all(named in error["message"] for error in errors)
+    assert "shards.transform" in errors[0]["remedy"]
+
+
+def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_its_cause(
+    ended: dict[str, Gang],
+) -> None:
+    run = ended["cannot be saved"]
+    errors = errors_of(run)
+    assert [error["cause"] for error in errors] == ["corrupt", "corrupt"]
+    assert errors[0]["message"].startswith(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors exists already")
+    progress = answer(run.scratch(0), 0)
+    assert ([one["step"] for one in progress["checkpoints"]], progress["step"] in range(8, 13)) == ([4], True)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_the_first_step(case: str, ended: dict[str, Gang]) -> None:
+    _, cause, sentence = REFUSED[case]
+    for error in errors_of(ended[case]):
+        assert (error["cause"], error["message"][: len(sentence)]) == (cause, sentence)
+    assert answer(ended[case].scratch(0), 0)["step"] == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gang import Gang, answer, torchrun, wait
+from tests.support.gang import Gang, torchrun, wait
 
 PROJECT = Path(__file__).parent / "project"
 STEP = 4  # in the first epoch of six
@@ -58,37 +58,29 @@ class Recorder:
             self.gangs[by, own] = Gang(self.folder / f"{by}-{own}", train, PROJECT, *given, ranks=self.ranks)
         return self.gangs[by, own]
 
-    def record(self, generation: int, cases: dict[str, dict[str, Any]]) -> None:
+    def record(self, cases: dict[str, dict[str, Any]]) -> None:
         """Record these cases, by name."""
-        told = []
+        recordings = []
         for name, case in cases.items():
             for by in ("ours", "plain"):
-                run = self.gang(by, case.get("own", False))
-                number = generation * 100 + len(told)
-                resume = case.get("from") if by == "ours" else None
-                told.append(
+                own = case.get("own", False)
+                recordings.append(
                     {
-                        "environment": run.tell(number, resume),
+                        "environment": self.gang(by, own).tell(len(recordings)),
                         "record": str(self.folder / f"{name}-{by}"),
                         "by": by,
-                        "checkpoints": str(self.folder / f"saved-{case.get('own', False)}"),
-                        **{key: value for key, value in case.items() if key != "from"},
+                        "checkpoints": str(self.folder / f"saved-{own}"),
+                        **case,
                     }
                 )
-        environment = {**told[0]["environment"], "CASES": json.dumps(told)}
+        environment = {**recordings[0]["environment"], "CASES": json.dumps(recordings)}
         wait(torchrun("tests.support.recorded_hooks", self.ranks, environment, PROJECT))
-        log = Path(told[0]["environment"]["TRAINWRIGHT_SCRATCH"]) / "log.txt"
+        log = Path(recordings[0]["environment"]["TRAINWRIGHT_SCRATCH"]) / "log.txt"
         written = {path.name for path in self.folder.glob("*.jsonl")}
         wanted = {
             f"{name}-{by}-{rank}.jsonl" for name in cases for by in ("ours", "plain") for rank in range(self.ranks)
         }
         assert wanted <= written, log.read_text()[-6000:]
-
-    def sealed(self, own: bool) -> dict[str, Any]:
-        """Our checkpoint of `STEP`."""
-        scratch = next(path for path in sorted((self.folder / f"ours-{own}").glob("g*")) if answer(path, 0))
-        found: dict[str, Any] = next(one for one in answer(scratch, 0)["checkpoints"] if one["step"] == STEP)
-        return found
 
     def read(self, name: str, by: str, rank: int) -> list[list[Any]]:
         """What a process wrote down, in order: owner, hook, what it was given, what the Trainer answered."""
@@ -114,8 +106,8 @@ RESUMED = {"from a checkpoint on": {"what": "fit", "resume": STEP}}
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, dataset: Any) -> Recorder:
     recorder = Recorder(tmp_path_factory.mktemp("hooks"), dataset, request.param)
-    recorder.record(0, {**CASES, **(ON_ONE_RANK if request.param == 1 else {})})
-    recorder.record(1, {name: {**case, "from": recorder.sealed(own=False)} for name, case in RESUMED.items()})
+    # Lightning's own Trainer refuses the loader of the last case, after the hooks that are compared.
+    recorder.record({**CASES, **RESUMED, **(ON_ONE_RANK if request.param == 1 else {})})
     return recorder
 
 

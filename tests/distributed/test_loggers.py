@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from data_contracts.handoffs import Checkpoint
 from tasks.queries.history import logged_metrics, write_logger_files
-from tests.support.gang import Gang
+from tests.distributed.conftest import Make
 
 
-def test_a_configured_logger_is_the_modules_and_its_files_come_back(gang: Callable[..., Gang], tmp_path: Path) -> None:
+def test_a_configured_logger_is_the_modules_and_its_files_come_back(gang: Make, tmp_path: Path) -> None:
     logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "curves"}}
-    run = gang("run", "WritesMore", trainer={"logger": [logger]})
+    run = gang("run", "WritesMore", ranks=1, trainer={"logger": [logger]})
     # The ranks work in a copy, as they do on a node.
     run.project = Path(shutil.copytree(run.project, tmp_path / "project"))
     checkpoint = Checkpoint.from_json(run.train_to_end())

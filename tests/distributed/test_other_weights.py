@@ -55,9 +55,8 @@ def test_what_is_recorded_of_a_checkpoint_is_of_the_weights_that_it_holds(gang: 
         for name, (model, callback) in AVERAGING.items()
     }
     runs["every four"] = gang("every four", "Plain", select=SELECT, checkpoint={"every_steps": 4})
-    ours, own = gang("ours", "Adversaries"), gang("own", "Adversaries")
-    own.dataset, own.dataset_folder = None, None
-    own.train["lightning"]["data"] = {"class_path": "nets.RowsModule"}
+    own_data = {"data": {"class_path": "nets.RowsModule"}}
+    ours, own = gang("ours", "Adversaries"), gang("own", "Adversaries", lightning=own_data)
     train_together([*runs.values(), ours, own])
 
     sealed = {name: checkpoints(run) for name, run in runs.items()}

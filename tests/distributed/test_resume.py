@@ -1,113 +1,110 @@
 """A resumed training is the undisturbed one, to the last bit: the checkpoint that it ends with has the same id.
 
-The id covers weights, optimizer, schedules, generators of every rank, cursor, metrics and history.
+The id covers weights, optimizer, schedules, generators of every rank, cursor, metrics and history. Most trainings here
+are carried out one after another by the same two ranks: first all of them, then what is resumed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.gang import Gang, answer
+from tests.distributed.conftest import Make
+from tests.support.gang import Gang, answer, train_together
 from training.checkpoint import read_tensors
 
 # Checkpoints in the middle of the first epoch (4) and, for the plateau schedule, after validation (8, 12, 16, 18).
-EVERY_4 = {"checkpoint": {"every_steps": 4}}
-EXACT: dict[str, tuple[str, dict[str, Any]]] = {
-    "ddp": ("Classifier", {}),
+EVERY_4: dict[str, Any] = {"checkpoint": {"every_steps": 4}}
+EVERY_STEP: dict[str, Any] = {"checkpoint": {"every_steps": 1}, "micro_batch_size": 4}
+STEPS = 20
+TO_BE_KILLED = {**EVERY_STEP, "trainer": {"max_steps": STEPS, "max_epochs": -1, "gradient_clip_val": 0.1}}
+
+
+def own_data(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"lightning": {"data": {"class_path": f"nets.{name}", "init_args": arguments}}}
+
+
+# What is resumed from its first checkpoint: the module, and what `train` has besides.
+RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "ddp": ("Classifier", EVERY_4),
     "ddp, accumulating and clipping": (
         "TwoSteps",
-        {"micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.1, "max_epochs": -1, "max_steps": 14}},
+        {**EVERY_4, "micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.1, "max_epochs": -1, "max_steps": 14}},
     ),
-    "fsdp, modules named": ("Direct", {"strategy": "fsdp", "shard_modules": ["Block"]}),
-    "fsdp, root alone": ("TwoSteps", {"strategy": "fsdp", "micro_batch_size": 4}),
-    "single": ("Classifier", {"strategy": "single"}),
+    "fsdp, modules named": ("Direct", {**EVERY_4, "strategy": "fsdp", "shard_modules": ["Block"]}),
+    "fsdp, root alone": ("TwoSteps", {**EVERY_4, "strategy": "fsdp", "micro_batch_size": 4}),
+    "a user's data module": ("Classifier", {**EVERY_4, **own_data("RowsModule", path="${dataset.path}")}),
+    # micro_batch_size has no effect on a data module's batches: each is a step.
+    "a loader that stands elsewhere on each rank": (
+        "Plain",
+        {**EVERY_4, **own_data("DrawingModule"), "micro_batch_size": 2},
+    ),
+    "an epoch that is cut between steps": (
+        "Plain",
+        {"micro_batch_size": 4, "trainer": {"limit_train_batches": 5}, "checkpoint": {"every_steps": 7}},
+    ),
+    "by the clock": ("Classifier", {"checkpoint": {"every_s": 1e-6}}),
+    "looking": ("Looks", EVERY_STEP),
+}
+ENDS = {"ddp, accumulating and clipping": 14, "an epoch that is cut between steps": 15}
+TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    **RESUMED,
+    "other tags": ("Classifier", EVERY_4),
+    "without a look": ("Looks", EVERY_STEP),
+    "logged on rank one": ("LogsOnRankOne", {}),
+    "calls itself": ("Classifier", {"strategy": "fsdp", "shard_modules": 20}),
+    "calls submodules": ("Direct", {"strategy": "fsdp", "shard_modules": ["Block", "Linear"]}),
+    "not killed": ("Killed", TO_BE_KILLED),
 }
 
 
-SAMPLE = ("ddp", "fsdp, modules named")
+@pytest.fixture(scope="module")
+def trained(shared_gang: Make) -> dict[str, Gang]:
+    """All of TRAINED, and generation 1 of those of RESUMED."""
+    gangs = {name: shared_gang(name, model, **settings) for name, (model, settings) in TRAINED.items()}
+    # As a run seals it: how often a checkpoint is saved has no part in the key of a training.
+    sealed = {"train": gangs["ddp"].train, "code_digest": "", "dataset_id": None}
+    gangs["by the clock"].told["sealed"] = sealed
+    gangs["other tags"].provenance = {"tags": {"team": "b"}, "started": "2030-01-01T00:00:00+00:00"}
+    gangs["looking"].environment = {"LOOKS": "1"}
+    train_together(list(gangs.values()))
+    resumed = [gangs[name] for name in RESUMED]
+    places = [answer(gang.scratch(0), 0)["checkpoints"][0] for gang in resumed]
+    assert all(place["step"] < 8 for place in places)
+    train_together(resumed, 1, places)
+    return gangs
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_what_is_resumed_in_the_middle_ends_the_same(name: str, trained: dict[str, Gang]) -> None:
+    end, resumed = (trained[name].end(generation) for generation in (0, 1))
+    assert (resumed["generation"], resumed["step"], end["step"]) == (1, ENDS.get(name, 18), ENDS.get(name, 18))
+    assert resumed["ref"]["id"] == end["ref"]["id"]
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow) for case in EXACT]
+    ("name", "same"), [("by the clock", "ddp"), ("other tags", "ddp"), ("looking", "without a look")]
 )
-def test_resumed_in_the_middle_of_an_epoch(case: str, gang: Callable[..., Gang]) -> None:
-    model, settings = EXACT[case]
-    ranks = 1 if settings.get("strategy") == "single" else 2
-    run = gang("run", model, ranks=ranks, **EVERY_4, **settings)
-    end = run.train_to_end()
-    written = answer(run.scratch(0), 0)["checkpoints"]
-    assert [one["step"] for one in written][:2] == [4, 8]
-    resumed = run.train_to_end(1, resume=written[0])
-    assert (resumed["generation"], resumed["step"]) == (1, end["step"])
-    assert resumed["ref"]["id"] == end["ref"]["id"]
+def test_how_often_it_saves_its_tags_and_a_look_change_no_byte_of_the_result(
+    name: str, same: str, trained: dict[str, Gang]
+) -> None:
+    assert trained[name].end()["ref"]["id"] == trained[same].end()["ref"]["id"]
 
 
-@pytest.mark.slow
-def test_resumed_at_the_end_trains_nothing_and_hands_over_the_same(gang: Callable[..., Gang]) -> None:
-    run = gang("run", strategy="single", ranks=1)
-    end = run.train_to_end()
-    assert run.train_to_end(1, resume=end) == end
-
-
-def test_checkpoints_by_the_clock_change_no_byte_of_the_result(gang: Callable[..., Gang]) -> None:
-    """Each rank asks by its own clock, and all save after the same steps: a checkpoint that they did not is not
-    sealed."""
-    plain, clocked = gang("plain"), gang("clocked", checkpoint={"every_s": 1e-6})
-    end = plain.train_to_end()
-    clocked.told["sealed"] = {"train": plain.train, "code_digest": "", "dataset_id": None}  # as a run seals it
-    assert clocked.train_to_end()["ref"]["id"] == end["ref"]["id"]
-    written = answer(clocked.scratch(0), 0)
+def test_all_ranks_save_after_the_same_steps_though_each_asks_its_own_clock(trained: dict[str, Gang]) -> None:
+    """A checkpoint that they did not is not sealed."""
+    written = answer(trained["by the clock"].scratch(0), 0)
     assert [one["step"] for one in written["checkpoints"]][-3:] == [16, 17, 18]
     assert written["stalls"] == 17, "of the last checkpoint no step waited"
-    resumed = clocked.train_to_end(1, resume=written["checkpoints"][4])
-    assert resumed["ref"]["id"] == end["ref"]["id"]
 
 
-@pytest.mark.slow
-def test_a_second_run_has_the_same_id_in_another_store_with_other_tags(gang: Callable[..., Gang]) -> None:
-    first, second = gang("first"), gang("second")
-    second.provenance = {"tags": {"team": "b"}, "started": "2030-01-01T00:00:00+00:00"}
-    assert first.train_to_end()["ref"]["id"] == second.train_to_end()["ref"]["id"]
-
-
-@pytest.mark.slow
-def test_users_data_module_goes_on_where_it_stood(gang: Callable[..., Gang]) -> None:
-    run = gang("run", **EVERY_4)
-    run.dataset, run.dataset_folder = None, None
-    run.train["lightning"]["data"] = {"class_path": "nets.RowsModule", "init_args": {"path": "${dataset.path}"}}
-    end = run.train_to_end()
-    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
-    assert resumed["ref"]["id"] == end["ref"]["id"]
-
-
-def test_a_loader_that_stands_elsewhere_on_each_rank_goes_on_there(gang: Callable[..., Gang]) -> None:
-    # micro_batch_size has no effect on a data module's batches: each is a step.
-    run = gang("run", "Plain", micro_batch_size=2, **EVERY_4)
-    run.dataset, run.dataset_folder = None, None
-    run.train["lightning"]["data"] = {"class_path": "nets.DrawingModule"}
-    end = run.train_to_end()
-    assert end["step"] == 18
-    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
-    assert resumed["ref"]["id"] == end["ref"]["id"]
-
-
-def test_an_epoch_is_cut_between_steps_however_many_micro_batches_they_have(gang: Callable[..., Gang]) -> None:
-    run = gang("run", "Plain", micro_batch_size=4, trainer={"limit_train_batches": 5}, checkpoint={"every_steps": 7})
-    end = run.train_to_end()
-    assert end["step"] == 15
-    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
-    assert resumed["ref"]["id"] == end["ref"]["id"]
-
-
-def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Callable[..., Gang]) -> None:
-    run = gang("run", "LogsOnRankOne")
-    end = run.train_to_end()
+def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(trained: dict[str, Gang]) -> None:
+    run = trained["logged on rank one"]
+    end = run.end()
     # Of 21 rows rank 1 takes 5 in its first batch and 6 in its second.
     expected = {"rows": 21, "rare": pytest.approx(6 / 11), "late": 2}
     assert {name: end["metrics"].get(name) for name in expected} == expected
@@ -117,6 +114,49 @@ def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Call
     assert "trainwright/metrics/hard" not in names
     sealed = json.loads((folder / "train.json").read_text())
     assert sealed == {"train": run.train, "code_digest": "", "dataset_id": None}
+
+
+@pytest.mark.parametrize("name", ["calls submodules", "calls itself"])
+def test_ddp_and_fsdp_train_alike_whether_or_not_the_step_calls_the_module(name: str, trained: dict[str, Gang]) -> None:
+    replicated, sharded = (
+        dict(read_tensors(run.checkpoint_folder(run.end()))) for run in (trained["ddp"], trained[name])
+    )
+    weights = [key for key in replicated if key.startswith("state_dict/")]
+    assert len(weights) > 10
+    for key in weights:
+        torch.testing.assert_close(sharded[key], replicated[key], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "steps", [pytest.param(range(1, STEPS), id="all", marks=pytest.mark.sweep), pytest.param((11,), id="sample")]
+)
+def test_killed_at_every_step(steps: Sequence[int], trained: dict[str, Gang], gang: Make) -> None:
+    """A rank is killed at a step, generation after generation; each goes on from what was sealed last."""
+    end = trained["not killed"].end()
+    assert end["step"] == STEPS
+    run = gang("killed", "Killed", **TO_BE_KILLED)
+    sealed: dict[str, Any] | None = None
+    for generation, step in enumerate(steps):
+        run.environment = {"KILL": f"{step} {step % 2}"}
+        scratch = run.run(generation, sealed)
+        assert answer(scratch, 0, "done") is None, f"not killed at step {step}"
+        written = (answer(scratch, 0) or {}).get("checkpoints", [])
+        sealed = written[-1] if written else sealed
+        # Of a step before the kill, however far behind it the save was.
+        assert sealed is None or sealed["step"] <= step
+    run.environment = {}
+    assert run.train_to_end(len(steps), sealed)["ref"]["id"] == end["ref"]["id"]
+
+
+@pytest.mark.slow
+def test_one_process_is_resumed_in_the_middle_and_at_the_end(gang: Make) -> None:
+    run = gang("run", strategy="single", ranks=1, **EVERY_4)
+    end = run.train_to_end()
+    first = answer(run.scratch(0), 0)["checkpoints"][0]
+    assert run.train_to_end(1, resume=first)["ref"]["id"] == end["ref"]["id"]
+    # Nothing is left to train, and the same is handed over.
+    assert run.train_to_end(2, resume=end) == end
 
 
 @pytest.mark.slow
@@ -133,7 +173,7 @@ def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Call
     ],
 )
 def test_resumed_with_another_strategy_or_number_of_ranks(
-    before: tuple[str, int], after: tuple[str, int], gang: Callable[..., Gang]
+    before: tuple[str, int], after: tuple[str, int], gang: Make
 ) -> None:
     # Without dropout and batch norm nothing depends on which rank takes which rows.
     def make(name: str, strategy: str, ranks: int) -> Gang:
@@ -149,23 +189,3 @@ def test_resumed_with_another_strategy_or_number_of_ranks(
     expected = dict(read_tensors(whole.checkpoint_folder(end)))
     for name, tensor in read_tensors(whole.checkpoint_folder(resumed)):
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
-
-
-ALIKE: dict[str, dict[str, Any]] = {
-    "calls itself": {"shard_modules": 20},
-    "calls submodules": {"model": "Direct", "shard_modules": ["Block", "Linear"]},
-}
-
-
-@pytest.mark.parametrize("case", ["calls submodules", pytest.param("calls itself", marks=pytest.mark.slow)])
-def test_ddp_and_fsdp_train_alike_whether_or_not_the_step_calls_the_module(
-    case: str, gang: Callable[..., Gang]
-) -> None:
-    def weights(name: str, **settings: Any) -> dict[str, torch.Tensor]:
-        run = gang(name, **settings)
-        folder: Path = run.checkpoint_folder(run.train_to_end())
-        return {key: value for key, value in read_tensors(folder) if key.startswith("state_dict/")}
-
-    replicated, sharded = weights("ddp"), weights("fsdp", strategy="fsdp", **ALIKE[case])
-    for name, expected in replicated.items():
-        torch.testing.assert_close(sharded[name], expected, rtol=1e-5, atol=1e-6)

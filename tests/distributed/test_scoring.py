@@ -1,8 +1,12 @@
-"""Several ranks verify and score as one process does, to the bit: losses, verdicts, metrics, outcomes and ids."""
+"""Several ranks verify and score as one process does, to the bit: losses, verdicts, metrics, outcomes and ids.
+
+All cases are asked of two ranks and of four, which carry them out one after another.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import torch
 from torchmetrics.functional.classification import multiclass_auroc
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.handoffs import Evaluation
+from data_contracts.handoffs import Checkpoint, Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
 from infra.records.evaluations import OUTCOMES, pairs_of
 from tests.support.scoring import LAYOUTS, METRICS, ROWS, Scoring, case_of
@@ -36,96 +40,42 @@ def outcomes(scoring: Scoring, evaluation: Evaluation) -> bytes:
     return (scoring.store.local(evaluation.ref) / OUTCOMES).read_bytes()
 
 
-def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
+def to_score(scoring: Scoring, checkpoint: Checkpoint, uri: str, split: str, size: int) -> EvaluateRequest:
+    return scoring.evaluation(
+        checkpoint, uri, split=split, batch_size=size, predictions=True, pairs=["f1"], metrics=MANY_METRICS
+    )
+
+
+@dataclass
+class Asked:
+    """What is asked of ranks: each case by its name, in this order.
+
+    Attributes:
+        checkpoint: what is scored besides.
+        evaluations: what one process makes of a split in batches of a size.
+        verdicts: what one process answers or raises, by case.
+        held: a loss that is recorded with some checkpoints.
+    """
+
+    cases: dict[str, dict[str, Any]]
+    checkpoint: Checkpoint
+    evaluations: dict[tuple[str, int], Evaluation]
+    verdicts: dict[str, dict[str, Any]]
+    held: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def asked(scoring: Scoring) -> Asked:
     checkpoint = scoring.checkpoint("t")
-    alone: dict[tuple[str, int], Evaluation] = {}
-    for split, size, _ in CASES:
-        if (split, size) not in alone:
-            asked_alone = {"split": split, "batch_size": size, "predictions": True, "pairs": ["f1"],
-                           "metrics": MANY_METRICS}  # fmt: skip
-            request = scoring.evaluation(checkpoint, f"evaluations/a{len(alone)}-0", **asked_alone)
-            found = alone[split, size] = evaluate_worker.main(request, lambda report: None)
-            assert found.predictions[""].columns == ["prediction", "prediction_0", "prediction_1"]
-            table = pq.read_table(scoring.store.local(found.ref) / found.predictions[""].file)
-            assert table.num_rows == ROWS[split]
-            pairs = pairs_of(scoring.store, found, "f1")
-            assert pairs is not None
-            assert (pairs[0].shape, pairs[1].shape) == ((ROWS[split],), (ROWS[split], 2))
-            prediction, target = (torch.from_numpy(one) for one in pairs[::-1])
-            area = float(multiclass_auroc(prediction, target, 2))
-            assert found.metrics["area"].value == pytest.approx(area, abs=1e-6), split
-    for ranks in (2, 4):
-        asked = [
-            case_of(
-                strategy,
-                EVALUATE,
-                scoring.evaluation(
-                    checkpoint,
-                    f"evaluations/r{ranks}c{number}-0",
-                    split=split,
-                    batch_size=size,
-                    predictions=True,
-                    pairs=["f1"],
-                    metrics=MANY_METRICS,
-                ),
-            )
-            for number, (split, size, strategy) in enumerate(CASES)
-        ]
-        for (split, size, strategy), answer in zip(CASES, scoring.answers(ranks, asked), strict=True):
-            expected = alone[split, size]
-            what = f"{strategy} on {ranks} ranks, {split} rows in batches of {size}"
-            assert "metrics" in answer, (what, answer)
-            found = Evaluation.from_json(answer)
-            assert found.metrics == expected.metrics, what
-            assert found.undefined == expected.undefined, what
-            assert outcomes(scoring, found) == outcomes(scoring, expected), what
-            assert found.pairs == expected.pairs, what
-            # The files are in the id that is compared below.
-            assert found.predictions == expected.predictions, what
-            assert found.ref is not None
-            assert expected.ref is not None
-            assert found.ref.id == expected.ref.id, what
-
-
-def refusal(request: EvaluateRequest) -> dict[str, Any]:
-    """What one process raises."""
-    with pytest.raises(UsageError) as refused:
-        evaluate_worker.main(request, lambda report: None)
-    return refused.value.to_json()
-
-
-def test_what_ranks_cannot_score_is_refused_on_all_of_them(scoring: Scoring) -> None:
-    """A metric object that a rank accumulates; a split without rows, as by one process."""
-    metrics = {"object": {"logged": "object", "mode": "min"}}
-    checkpoint = scoring.checkpoint("m", metric=True)
-    logged = scoring.evaluation(checkpoint, metrics=metrics, model={"metric": True})
-    empty = scoring.evaluation(checkpoint, split="none", model={"metric": True})
-    cases = [case_of(layout, EVALUATE, empty) for layout in ("ddp", "fsdp")]
-    *none, answer = scoring.answers(2, [*cases, case_of("ddp", EVALUATE, logged)])
-    assert none == [refusal(empty)] * 2
-    assert none[0]["message"].startswith("evaluate.split: the dataset has no rows in a split none")
-    assert answer["cause"] == "usage"
-    assert answer["message"].startswith("evaluate: test_step logs object as a metric object, which accumulates on each")
-
-
-def verdict(request: VerifyRequest) -> dict[str, Any]:
-    """What one process answers or raises."""
-    try:
-        return verify_worker.main(request, lambda report: None).to_json()
-    except CorruptError as error:
-        return error.to_json()
-
-
-def change_a_byte(path: Path) -> None:
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-
-
-def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
-    """On one row, too: fewer than there are ranks."""
+    evaluations: dict[tuple[str, int], Evaluation] = {}
+    for number, (split, size) in enumerate(dict.fromkeys((split, size) for split, size, _ in CASES)):
+        request = to_score(scoring, checkpoint, f"evaluations/a{number}-0", split, size)
+        evaluations[split, size] = evaluate_worker.main(request, lambda report: None)
+    cases, verdicts = {}, {}
     held, half = scoring.held(21), {"precision": "bf16-true"}
     checkpoints = {
         "whole": scoring.checkpoint("whole", held),
+        # Fewer rows than there are ranks.
         "one row": scoring.checkpoint("row", scoring.held(1)),
         "half": scoring.checkpoint("half", scoring.held(21, **half), **half),
         "no loss": scoring.checkpoint("none"),
@@ -139,28 +89,105 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     for name, files in (("changed", ["weights-0.safetensors"]), ("two changed", ["state.json", "train.json"])):
         for file in files:
             change_a_byte(Path(scoring.store.uri) / checkpoints[name].ref.uri / file)
-    asked, expected = [], []
-    for name, checkpoint in checkpoints.items():
-        request = scoring.verification(checkpoint, **(half if name == "half" else {}))
+    for name, verified in checkpoints.items():
+        request = scoring.verification(verified, **(half if name == "half" else {}))
         alone = verdict(request)
         for layout in LAYOUTS if name == "whole" else ("ddp", "fsdp"):
-            asked.append(case_of(layout, VERIFY, request))
-            expected.append((f"{name}, {layout}", alone))
-    verdicts = {name: alone.get("cause", alone.get("loss")) for name, alone in expected}
-    assert (verdicts["whole, ddp"], verdicts["no loss, ddp"]) == (held["loss"], None)
-    assert isinstance(verdicts["half, ddp"], float)
-    assert {verdicts[f"{name}, ddp"] for name in ("other loss", "not finite", "changed")} == {"corrupt"}
-    reasons = {name: alone["message"] for name, alone in expected if "message" in alone}
-    assert "blocks.1.linear.weight" in reasons["two not finite, ddp"]
-    assert "state.json" in reasons["two changed, ddp"]
-    for ranks in (2, 4):
-        for (what, alone), answer in zip(expected, scoring.answers(ranks, asked), strict=True):
-            assert answer == alone, f"{what} on {ranks} ranks"
-
-
-def test_a_step_that_raises_on_one_rank_is_not_compared_whatever_the_others_met(scoring: Scoring) -> None:
-    """With sharded parameters the other rank waits for the first one's part, and then says that a rank is lost."""
+            cases[f"{name}, {layout}"] = case_of(layout, VERIFY, request)
+            verdicts[f"{name}, {layout}"] = alone
+    metrics = {"object": {"logged": "object", "mode": "min"}}
+    with_metric = scoring.checkpoint("m", metric=True)
+    empty = scoring.evaluation(with_metric, split="none", model={"metric": True})
+    for layout in ("ddp", "fsdp"):
+        cases[f"empty, {layout}"] = case_of(layout, EVALUATE, empty)
+        verdicts[f"empty, {layout}"] = verdict(empty)
+    cases["object"] = case_of("ddp", EVALUATE, scoring.evaluation(with_metric, metrics=metrics, model={"metric": True}))
+    # With sharded parameters the other rank waits for the first one's part, and then says that a rank is lost.
     module = {"first_raises": True}
     request = scoring.verification(scoring.checkpoint("raises", scoring.held(8), **module), **module)
-    [answer] = scoring.answers(2, [case_of("fsdp", VERIFY, request)])
-    assert (answer.get("loss"), answer.get("raised")) == (None, "KeyError: 'only here'"), answer
+    cases["raises"] = case_of("fsdp", VERIFY, request)
+    return Asked(cases, checkpoint, evaluations, verdicts, held)
+
+
+def verdict(request: VerifyRequest | EvaluateRequest) -> dict[str, Any]:
+    """What one process answers or raises."""
+    try:
+        if isinstance(request, EvaluateRequest):
+            return evaluate_worker.main(request, lambda report: None).to_json()
+        return verify_worker.main(request, lambda report: None).to_json()
+    except (CorruptError, UsageError) as error:
+        return error.to_json()
+
+
+def change_a_byte(path: Path) -> None:
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def answers(request: pytest.FixtureRequest, scoring: Scoring, asked: Asked) -> dict[Any, dict[str, Any]]:
+    """What so many ranks answer to each case."""
+    checkpoint, ranks = asked.checkpoint, request.param
+    scored = {
+        case: case_of(case[2], EVALUATE, to_score(scoring, checkpoint, f"evaluations/r{ranks}c{number}-0", *case[:2]))
+        for number, case in enumerate(CASES)
+    }
+    cases: dict[Any, dict[str, Any]] = {**scored, **asked.cases}
+    return dict(zip(cases, scoring.answers(ranks, list(cases.values())), strict=True))
+
+
+def test_one_process_scores_every_row_once(scoring: Scoring, asked: Asked) -> None:
+    for (split, _), found in asked.evaluations.items():
+        assert found.predictions[""].columns == ["prediction", "prediction_0", "prediction_1"]
+        table = pq.read_table(scoring.store.local(found.ref) / found.predictions[""].file)
+        assert table.num_rows == ROWS[split]
+        pairs = pairs_of(scoring.store, found, "f1")
+        assert pairs is not None
+        assert (pairs[0].shape, pairs[1].shape) == ((ROWS[split],), (ROWS[split], 2))
+        prediction, target = (torch.from_numpy(one) for one in pairs[::-1])
+        area = float(multiclass_auroc(prediction, target, 2))
+        assert found.metrics["area"].value == pytest.approx(area, abs=1e-6), split
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_score_as_one_process_to_the_bit(
+    case: tuple[str, int, str], scoring: Scoring, asked: Asked, answers: dict[Any, dict[str, Any]]
+) -> None:
+    expected = asked.evaluations[case[:2]]
+    assert "metrics" in answers[case], answers[case]
+    found = Evaluation.from_json(answers[case])
+    assert found.metrics == expected.metrics
+    assert found.undefined == expected.undefined
+    assert outcomes(scoring, found) == outcomes(scoring, expected)
+    assert found.pairs == expected.pairs
+    # The files are in the id that is compared below.
+    assert found.predictions == expected.predictions
+    assert found.ref is not None
+    assert expected.ref is not None
+    assert found.ref.id == expected.ref.id
+
+
+def test_what_ranks_cannot_score_is_refused_on_all_of_them(answers: dict[Any, dict[str, Any]]) -> None:
+    """A metric object that a rank accumulates; a split without rows, as by one process."""
+    assert answers["empty, ddp"]["message"].startswith("evaluate.split: the dataset has no rows in a split none")
+    assert answers["object"]["cause"] == "usage"
+    assert answers["object"]["message"].startswith(
+        "evaluate: test_step logs object as a metric object, which accumulates on each"
+    )
+
+
+def test_ranks_verify_and_refuse_as_one_process_to_the_bit(asked: Asked, answers: dict[Any, dict[str, Any]]) -> None:
+    verdicts = {name: alone.get("cause", alone.get("loss")) for name, alone in asked.verdicts.items()}
+    assert (verdicts["whole, ddp"], verdicts["no loss, ddp"]) == (asked.held["loss"], None)
+    assert isinstance(verdicts["half, ddp"], float)
+    assert {verdicts[f"{name}, ddp"] for name in ("other loss", "not finite", "changed")} == {"corrupt"}
+    assert "blocks.1.linear.weight" in asked.verdicts["two not finite, ddp"]["message"]
+    assert "state.json" in asked.verdicts["two changed, ddp"]["message"]
+    assert {name: answers[name] for name in asked.verdicts} == asked.verdicts
+
+
+def test_a_step_that_raises_on_one_rank_is_not_compared_whatever_the_others_met(
+    answers: dict[Any, dict[str, Any]],
+) -> None:
+    raised = answers["raises"]
+    assert (raised.get("loss"), raised.get("raised")) == (None, "KeyError: 'only here'"), raised

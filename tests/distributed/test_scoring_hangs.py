@@ -33,7 +33,7 @@ LOGGED = {"metrics": {"loss": {"logged": "test_loss", "mode": "min"}}}
 # Case: where rank 1 hangs, how the ranks hold the parameters, the limit that finds it, and where it stands.
 HANGS = [
     ("predict_step", "ddp", "hang_s", "between"),
-    ("test_step", "fsdp", "hang_s", "between"),
+    pytest.param("test_step", "fsdp", "hang_s", "between", marks=pytest.mark.slow),
     # The first step of a module may compile, so verify's only step has the limit of a start.
     ("training_step", "fsdp", "stall_s", "hooks"),
 ]

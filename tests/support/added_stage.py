@@ -13,7 +13,7 @@ PAGE = "# card\n\n`trainwright card SPEC` writes one sentence about a verified c
 def copy_with_card(repository: Path, folder: Path) -> Path:
     """Copy the sources and add the stage of that page after `verify`; returns the copy's root."""
     for name in (*ROOMS, "docs"):
-        shutil.copytree(repository / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(repository / name, folder / name)
     module, added = re.findall(r"```python\n(.*?)```", (folder / "docs/adding-a-stage.md").read_text(), re.DOTALL)
     [verify] = (folder / "tasks").rglob("verify.py")
     verify.with_name("card.py").write_text(module)

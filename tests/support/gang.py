@@ -208,10 +208,14 @@ def wait(process: subprocess.Popen[bytes], timeout_s: float = TIMEOUT_S) -> None
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def train_together(gangs: Sequence[Gang]) -> None:
-    """Train several gangs of as many ranks one after another in the same processes: starting those takes longest."""
-    told = [gang.tell() for gang in gangs]
-    environment = {**told[0], "TRAININGS": json.dumps(told)}
+def train_together(gangs: Sequence[Gang], generation: int = 0, resume: Sequence[Any] = ()) -> None:
+    """Train several gangs of as many ranks one after another in the same processes: starting those takes longest.
+
+    Args:
+        resume: the checkpoint from which each goes on; default: from none.
+    """
+    trainings = [gang.tell(generation, place) for gang, place in zip(gangs, resume or [None] * len(gangs), strict=True)]
+    environment = {**trainings[0], "TRAININGS": json.dumps(trainings)}
     process = torchrun("tests.support.several_trainings", gangs[0].ranks, environment, gangs[0].project)
     wait(process, TIMEOUT_S * len(gangs))
 

@@ -24,7 +24,7 @@ EPOCH_LOOP = f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop"
 EVALUATION_LOOP = f"{_LOOPS}.evaluation_loop._EvaluationLoop"
 FETCHER = f"{_LOOPS}.fetchers._PrefetchDataFetcher"
 COLLECTION = f"{_CONNECTORS}.logger_connector.result._ResultCollection"
-RESULT = f"{_CONNECTORS}.logger_connector.result._ResultMetric"
+
 CHECKPOINTS = f"{_CONNECTORS}.checkpoint_connector._CheckpointConnector"
 
 

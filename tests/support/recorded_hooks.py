@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 
+from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import MetricSpec
+from infra.gang.rank_files import RankFiles
 from infra.processes.child_main import Report
 from training.fit.assembly import our_loaders, train
 from training.fit.launch_context import Context, read_context
@@ -41,12 +44,22 @@ METRICS = {
 
 
 def main() -> None:
-    for case in json.loads(os.environ["CASES"]):
+    cases = json.loads(os.environ["CASES"])
+    for case in cases:
         context = read_context({**os.environ, **case["environment"]})
+        if case["by"] == "ours" and "resume" in case:
+            context = replace(context, resume=saved_by(cases[0], case["resume"]))
         prepare(context)
         add_project(context.project)
         os.environ["RECORD"] = case["record"]
         {"plain": by_lightning, "ours": by_us}[case["by"]](context, case)
+
+
+def saved_by(case: dict[str, Any], step: int) -> Checkpoint:
+    """The checkpoint of a step that an earlier case sealed."""
+    reported = RankFiles(Path(case["environment"]["TRAINWRIGHT_SCRATCH"]), 0).report()
+    assert reported is not None
+    return next(one for one in reported.checkpoints if one.step == step)
 
 
 def by_us(context: Context, case: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ class Scoring:
         scratch = Path(tempfile.mkdtemp(prefix=f"ranks-{ranks}-", dir=self.home))
         (scratch / "cases.json").write_text(json.dumps(cases))
         environment = self.environment(scratch, CASES=str(scratch / "cases.json"))
-        wait(torchrun("tests.support.scoring_ranks", ranks, environment, self.project), 120)
+        wait(torchrun("tests.support.scoring_ranks", ranks, environment, self.project))
         answers = [scratch / f"answer-{number}.json" for number in range(len(cases))]
         logs = [path.read_text() for path in sorted(scratch.glob("log*.txt"))]
         assert all(map(os.path.exists, answers)), "\n".join(logs)[-6000:]

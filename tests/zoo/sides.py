@@ -1,18 +1,22 @@
 """The two sides of a comparison, each in a process of its own: plain Lightning, and one rank of ours.
 
-`python -m tests.zoo.sides SIDE ARGUMENT` carries out the function of this name.
+`python -m tests.zoo.sides SIDE FILE` trains the modules that a file lists, one after another: a process costs more than
+a training. `python -m tests.zoo.sides killed MOMENT` trains one, up to a moment.
 
-Both leave what they ended with: the checkpoint, what the logger got, and what callbacks saw after each batch. Plain
-Lightning gets copies of the batches that our loader gives.
+Both sides leave what they ended with: the checkpoint, what the logger got, and what callbacks saw after each batch.
+Plain Lightning gets copies of the batches that our loader gives.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -68,6 +72,18 @@ class Killed(L.Callback):
         self.left -= 1
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_each(side: Callable[[str], None], path: str) -> None:
+    """Train the modules that a file lists, each in its folder; one that fails leaves no result."""
+    for training in json.loads(Path(path).read_text()):
+        os.environ.update(training["environment"])
+        os.chdir(training["folder"])
+        print(f"== {training['folder']}", flush=True)
+        try:
+            side("result.pt")
+        except BaseException:
+            traceback.print_exc()
 
 
 def killed(moment: str) -> None:
@@ -167,4 +183,7 @@ class Logged(Logger):
 
 
 if __name__ == "__main__":
-    {"killed": killed, "ours": ours, "plain": plain}[sys.argv[1]](sys.argv[2])
+    if sys.argv[1] == "killed":
+        killed(sys.argv[2])
+    else:
+        train_each({"ours": ours, "plain": plain}[sys.argv[1]], sys.argv[2])

@@ -7,9 +7,9 @@ to a checkpoint, what the logger got, and what a callback saw after each batch.
 
 from __future__ import annotations
 
+import json
 import random
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ import pytest
 import torch
 
 from infra.processes.processes import module_command
-from tests.support.gang import Gang, answer, start, write_dataset
+from tests.support.gang import Gang, answer, start, wait, write_dataset
 from tests.zoo import sides
 from tests.zoo.rows import table
 from training.checkpoint.saver import LEFT_OUT
 from training.fit.measuring import finite
 
+pytestmark = pytest.mark.timeout(3600)
 MODULES = Path(__file__).parent / "modules"
 DEADLINE_S = 240
 # Batches.
@@ -79,12 +80,9 @@ ZOO: dict[str, dict[str, Any]] = {
     "codebook": {**ONLY_X, **SELECTED},
     "compiled": {},
     "complex_numbers": {},
-    "contrastive_queue": {**ONLY_X, **SELECTED},
     "detection": {**OWN_DATA, "global_batch_size": 8},
     "diffusion": ONLY_X,
-    "distillation": {},
     "ema": {},
-    "experts": SELECTED,
     "flow": {**ONLY_X, "trainer": {"precision": "64-true"}},
     "gan": ONLY_X,
     "gradient_penalty": ONLY_X,
@@ -99,11 +97,9 @@ ZOO: dict[str, dict[str, Any]] = {
     "packed_lstm": TOKENS,
     "quantiles": XY,
     "reinforcement": {**OWN_DATA, "global_batch_size": 8, "trainer": {"max_epochs": 1, "limit_train_batches": 25}},
-    "segmentation": ONLY_X,
     "sharpness": {},
     "sparse_embedding": {"batch": ["word", "label"]},
     "truncated_bptt": {},
-    "two_views": {**ONLY_X, **SELECTED},
     "vae": ONLY_X,
     # Hooks and settings.
     "accumulated": {"micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.5}},
@@ -137,7 +133,8 @@ ZOO: dict[str, dict[str, Any]] = {
     "own_optimizer": {},
     "own_sampler": OWN_DATA,
     "own_schedule": {},
-    "skipped_steps": {},
+    # The last step is followed by one that ends the epoch early: a checkpoint of just that step would lie within it.
+    "skipped_steps": {"checkpoint": {"every_steps": 5}},
     "step_keeps_state": SELECTED,
     "frozen_then_tuned": {},
     "muon": {"model": "wrapped_optimizer.Muon"},
@@ -147,7 +144,6 @@ ZOO: dict[str, dict[str, Any]] = {
     "saves_by_itself": {},
     "scripted": SELECTED,
     "stops_itself": {},
-    "survival": {"batch": ["x", "a", "yes"]},
     "swa": with_callback("StochasticWeightAveraging", swa_lrs=0.01, swa_epoch_start=1),
     "workers": OWN_DATA,
     "wrapped_optimizer": {},
@@ -159,15 +155,14 @@ IN_ANOTHER_FORM = {"loops", "callbacks", "pytorch-lightning_version", *LEFT_OUT}
 # Modules whose kind another one of the table has, too; with --sweep all are trained.
 ALIKE = {
     "anomalies", "bf16_true", "boring_by_hand", "chained_schedules", "clipped_by_value", "codebook", "complex_numbers",
-    "demo", "demo_lstm", "demo_transformer", "detection", "diffusion", "distillation", "every_second_epoch", "experts",
+    "demo", "demo_lstm", "demo_transformer", "detection", "diffusion", "every_second_epoch",
     "gradient_penalty", "graph", "hidden_parts", "integer_buffers", "learning_rates", "lora", "maml", "mixup",
     "normed_weights", "one_logit", "only_adapters", "own_optimizer", "part_of_an_epoch", "pretrained_file", "quantiles",
-    "reinforcement", "saves_by_itself", "segmentation", "sharpness", "skipped_steps", "survival", "two_views",
+    "reinforcement", "saves_by_itself", "sharpness", "skipped_steps",
     "unused_head", "vae",
 }  # fmt: skip
-# Modules that are killed by default; with --sweep all are.
+# Modules that are killed by default, three times; with --sweep all are, ten times.
 KILLED = ("gan", "layers_in_setup", "packed_lstm")
-KILLS = 10
 # What does not resume to the bit, and why; Lightning's own checkpoints do not, either.
 ATTRIBUTES = "attributes of a module are in no checkpoint"
 SHUFFLED = "a loader without a position shuffles its rows anew"
@@ -188,6 +183,7 @@ NOT_RESUMED = {
 LOGS_NOW_AND_THEN = ("gradient_penalty", "logs_of_all_kinds")
 
 Make = Callable[..., Gang]
+Side = Callable[[str], None]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
@@ -197,10 +193,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     folder = tmp_path_factory.mktemp("zoo")
     dataset = write_dataset(folder / "rows", {"train": table(160, 1), "val": table(40, 2)})
 
-    def make(name: str, way: str = "", **settings: Any) -> Gang:
+    def make(name: str, way: str = "") -> Gang:
         lightning, train = lightning_config(name)
         rows = (None, None) if "data" in lightning else (dataset, folder / "rows")
-        train = {"lightning": lightning, **train, **settings}
+        train = {"lightning": lightning, **train}
         return Gang(folder / f"{name}{way}", train, MODULES, *rows, ranks=1, told={"heartbeat_s": 1.0})
 
     return make
@@ -218,39 +214,53 @@ def lightning_config(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "global_batch_size": 16,
         "batch": None if data else ["x", "label"],
         "seed": 7,
-        "checkpoint": {"every_steps": 10**6},
+        "checkpoint": {"every_steps": 2},
         **entry,
     }
     return {**lightning, "trainer": trainer, **train.pop("lightning", {})}, train
 
 
-def carry_out(side: Callable[[Path], None], gang: Gang, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start one side of a comparison in a folder of its own."""
-    folder = gang.folder / side.__name__
-    folder.mkdir()
-    command = module_command("tests.zoo.sides", side.__name__, str(folder / "result.pt"))
-    return start(command, environment, folder / "log.txt", folder)
+@pytest.fixture(scope="module")
+def trained(make: Make, request: pytest.FixtureRequest) -> dict[str, Gang]:
+    """The modules that this session's tests name; each side has trained them all in one process."""
+    ids = [item.name.partition("[")[2] for item in request.session.items if item.path == request.path]
+    names = {test_id.rstrip("]").partition("-")[0] for test_id in ids}
+    gangs = {name: make(name) for name in ZOO if name in names}
+    environments = {name: {**gang.tell(), **RANK} for name, gang in gangs.items()}
+    processes = []
+    for side in (sides.plain, sides.ours):
+        folders = {name: gang.folder / side.__name__ for name, gang in gangs.items()}
+        for folder in folders.values():
+            folder.mkdir()
+        path = log_of(side, next(iter(gangs.values()))).with_suffix(".json")
+        listed = [{"folder": str(folders[name]), "environment": environments[name]} for name in gangs]
+        path.write_text(json.dumps(listed))
+        command = module_command("tests.zoo.sides", side.__name__, str(path))
+        processes.append(start(command, RANK, path.with_suffix(".txt"), path.parent))
+    for process in processes:
+        wait(process, DEADLINE_S + 30 * len(gangs))
+    return gangs
 
 
-def result(side: Callable[[Path], None], gang: Gang, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def log_of(side: Side, gang: Gang) -> Path:
+    """What the process of a side printed, about all of its modules."""
+    return gang.folder.with_name(f"{side.__name__}.txt")
+
+
+def result(side: Side, gang: Gang) -> dict[str, Any]:
     """What a side ended with."""
     folder = gang.folder / side.__name__
-    try:
-        process.wait(DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    assert process.returncode == 0, f"{side.__name__}: {(folder / 'log.txt').read_text()[-6000:]}"
-    return torch.load(folder / "result.pt", weights_only=False)
+    path = folder / "result.pt"
+    if not path.exists():
+        pytest.fail(log_of(side, gang).read_text().partition(f"== {folder}\n")[2].partition("\n== ")[0][-6000:])
+    return torch.load(path, weights_only=False)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.sweep] if name in ALIKE else []) for name in ZOO]
 )
-def test_a_module_trains_as_with_lightning_alone(name: str, make: Make) -> None:
-    gang = make(name)
-    environment = {**gang.tell(), **RANK}
-    started = {side: carry_out(side, gang, environment) for side in (sides.plain, sides.ours)}
-    plain, ours = (result(side, gang, process) for side, process in started.items())
+def test_a_module_trains_as_with_lightning_alone(name: str, trained: dict[str, Gang]) -> None:
+    plain, ours = (result(side, trained[name]) for side in (sides.plain, sides.ours))
     assert plain["checkpoint"]["global_step"] >= 15
     assert plain["logged"] or "demos" in ZOO[name].get("model", ""), "nothing is logged"
     plain["logged"] = [{**finite(record), "step": record["step"]} for record in plain["logged"]]
@@ -262,22 +272,22 @@ def test_a_module_trains_as_with_lightning_alone(name: str, make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "kills"),
     [
-        pytest.param(name, marks=[] if name in KILLED else [pytest.mark.sweep])
-        for name in ZOO
-        if name not in NOT_RESUMED
+        *[(name, 3) for name in KILLED],
+        *[pytest.param(name, 10, marks=pytest.mark.sweep) for name in ZOO if name not in NOT_RESUMED],
     ],
 )
-def test_a_module_that_is_killed_at_random_moments_ends_with_the_same_checkpoint(name: str, make: Make) -> None:
-    often = {"checkpoint": {"every_steps": 2}}
-    whole, run = make(name, "-whole", **often), make(name, "-killed", **often)
-    end = trained(whole, 0, None, 0)
+def test_a_module_that_is_killed_at_random_moments_ends_with_the_same_checkpoint(
+    name: str, kills: int, make: Make, trained: dict[str, Gang]
+) -> None:
+    whole, run = trained[name], make(name, f"-killed-{kills}")
+    end = answer(whole.scratch(0), 0)["checkpoints"][-1]
     draw = random.Random(name)
-    moments = [draw.randint(1, 25) for _ in range(KILLS)]
+    moments = [draw.randint(1, 25) for _ in range(kills)]
     sealed = None
     for generation, moment in enumerate([*moments, 0]):
-        sealed = trained(run, generation, sealed, moment)
+        sealed = go_on(run, generation, sealed, moment)
     assert sealed["step"] == end["step"]
     left_out = {"history.json"} if name in LOGS_NOW_AND_THEN else set()
     assert files_of(run, sealed, left_out) == files_of(whole, end, left_out), moments
@@ -289,11 +299,11 @@ def files_of(gang: Gang, checkpoint: Any, left_out: set[str]) -> dict[str, str]:
     return {file.path: file.blake3 for file in manifest.files if file.path not in left_out}
 
 
-def trained(gang: Gang, generation: int, resume: Any, moment: int) -> Any:
+def go_on(gang: Gang, generation: int, resume: Any, moment: int) -> Any:
     """The newest checkpoint, after a generation that was killed at a moment (0: at none)."""
     environment, scratch = {**gang.tell(generation, resume), **RANK}, gang.scratch(generation)
     process = start(module_command("tests.zoo.sides", "killed", str(moment)), environment, scratch / "log.txt", scratch)
-    process.wait(DEADLINE_S)
+    wait(process, DEADLINE_S)
     assert process.returncode in ((0, -signal.SIGKILL) if moment else (0,)), gang.log(generation)[-6000:]
     written = (answer(scratch, 0) or {}).get("checkpoints", [])
     return written[-1] if written else resume

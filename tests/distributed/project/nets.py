@@ -140,11 +140,7 @@ class TwoSteps(Classifier):
 
 
 class Killed(TwoSteps):
-    """Dies with the rank and at the step that the environment names; dropout and a schedule of steps as asked."""
-
-    def __init__(self, dropout: float = 0.2, schedule: bool = True):
-        super().__init__(dropout=dropout)
-        self.schedule = schedule
+    """Dies with the rank and at the step that the environment names."""
 
     def on_train_batch_start(self, batch, batch_idx):
         if os.environ.get("KILL") == f"{self.global_step} {self.global_rank}":
@@ -153,7 +149,7 @@ class Killed(TwoSteps):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}] if self.schedule else []
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class Looks(Killed):
@@ -445,15 +441,6 @@ class Backboned(Plain):
 
     def configure_optimizers(self):
         return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=0.1)
-
-
-class Saves(Plain):
-    """Brings callbacks of its own."""
-
-    def configure_callbacks(self):
-        from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-
-        return [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
 
 
 def rows_of(batch):
