@@ -80,9 +80,12 @@ ZOO: dict[str, dict[str, Any]] = {
     "codebook": {**ONLY_X, **SELECTED},
     "compiled": {},
     "complex_numbers": {},
+    "contrastive_queue": {**ONLY_X, **SELECTED},
     "detection": {**OWN_DATA, "global_batch_size": 8},
     "diffusion": ONLY_X,
+    "distillation": {},
     "ema": {},
+    "experts": SELECTED,
     "flow": {**ONLY_X, "trainer": {"precision": "64-true"}},
     "gan": ONLY_X,
     "gradient_penalty": ONLY_X,
@@ -97,9 +100,11 @@ ZOO: dict[str, dict[str, Any]] = {
     "packed_lstm": TOKENS,
     "quantiles": XY,
     "reinforcement": {**OWN_DATA, "global_batch_size": 8, "trainer": {"max_epochs": 1, "limit_train_batches": 25}},
+    "segmentation": ONLY_X,
     "sharpness": {},
     "sparse_embedding": {"batch": ["word", "label"]},
     "truncated_bptt": {},
+    "two_views": {**ONLY_X, **SELECTED},
     "vae": ONLY_X,
     # Hooks and settings.
     "accumulated": {"micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.5}},
@@ -144,6 +149,7 @@ ZOO: dict[str, dict[str, Any]] = {
     "saves_by_itself": {},
     "scripted": SELECTED,
     "stops_itself": {},
+    "survival": {"batch": ["x", "a", "yes"]},
     "swa": with_callback("StochasticWeightAveraging", swa_lrs=0.01, swa_epoch_start=1),
     "workers": OWN_DATA,
     "wrapped_optimizer": {},
@@ -155,10 +161,10 @@ IN_ANOTHER_FORM = {"loops", "callbacks", "pytorch-lightning_version", *LEFT_OUT}
 # Modules whose kind another one of the table has, too; with --sweep all are trained.
 ALIKE = {
     "anomalies", "bf16_true", "boring_by_hand", "chained_schedules", "clipped_by_value", "codebook", "complex_numbers",
-    "demo", "demo_lstm", "demo_transformer", "detection", "diffusion", "every_second_epoch",
+    "demo", "demo_lstm", "demo_transformer", "detection", "diffusion", "distillation", "every_second_epoch", "experts",
     "gradient_penalty", "graph", "hidden_parts", "integer_buffers", "learning_rates", "lora", "maml", "mixup",
     "normed_weights", "one_logit", "only_adapters", "own_optimizer", "part_of_an_epoch", "pretrained_file", "quantiles",
-    "reinforcement", "saves_by_itself", "sharpness", "skipped_steps",
+    "reinforcement", "saves_by_itself", "segmentation", "sharpness", "skipped_steps", "survival", "two_views",
     "unused_head", "vae",
 }  # fmt: skip
 # Modules that are killed by default, three times; with --sweep all are, ten times.
