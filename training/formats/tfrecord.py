@@ -259,8 +259,7 @@ def _array(
     if kind == BYTES:
         values = _bytes_array(item, rows, sizes, data, begins, ends, listed)
     elif kind == FLOAT:
-        bits = _raw(data, begins, ends, kind, rows * 4)
-        values = _cast(pa.array(bits.view("<f4")), item, rows)
+        values = _cast(pa.array(_raw(data, begins, ends, kind, rows * 4).view("<f4")), item, rows)
     else:
         numbers = np.zeros(rows[-1], np.int64)
         row = kernels.fill_ints(data, begins, ends, rows, numbers)
