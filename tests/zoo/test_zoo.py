@@ -81,15 +81,12 @@ ZOO: dict[str, dict[str, Any]] = {
     "compiled": {},
     "complex_numbers": {},
     "detection": {**OWN_DATA, "global_batch_size": 8},
-    "diffusion": ONLY_X,
     "ema": {},
     "flow": {**ONLY_X, "trainer": {"precision": "64-true"}},
     "gan": ONLY_X,
-    "gradient_penalty": ONLY_X,
     "graph": {**OWN_DATA, "global_batch_size": 8},
     "hidden_parts": SELECTED,
     "integer_buffers": {"batch": ["x", "label", "word"]},
-    "lora": {},
     "maml": {},
     "mean_teacher": SELECTED,
     "mixup": {},
@@ -97,7 +94,6 @@ ZOO: dict[str, dict[str, Any]] = {
     "packed_lstm": TOKENS,
     "quantiles": XY,
     "reinforcement": {**OWN_DATA, "global_batch_size": 8, "trainer": {"max_epochs": 1, "limit_train_batches": 25}},
-    "sharpness": {},
     "sparse_embedding": {"batch": ["word", "label"]},
     "truncated_bptt": {},
     "vae": ONLY_X,
@@ -154,12 +150,11 @@ IN_ANOTHER_FORM = {"loops", "callbacks", "pytorch-lightning_version", *LEFT_OUT}
 
 # Modules whose kind another one of the table has, too; with --sweep all are trained.
 ALIKE = {
-    "anomalies", "bf16_true", "boring_by_hand", "chained_schedules", "clipped_by_value", "codebook", "complex_numbers",
-    "demo", "demo_lstm", "demo_transformer", "detection", "diffusion", "every_second_epoch",
-    "gradient_penalty", "graph", "hidden_parts", "integer_buffers", "learning_rates", "lora", "maml", "mixup",
-    "normed_weights", "one_logit", "only_adapters", "own_optimizer", "part_of_an_epoch", "pretrained_file", "quantiles",
-    "reinforcement", "saves_by_itself", "sharpness", "skipped_steps",
-    "unused_head", "vae",
+    "anomalies", "bf16_true", "boring_by_hand", "chained_schedules", "clipped_by_value", "codebook",
+    "complex_numbers", "demo", "demo_lstm", "demo_transformer", "detection", "every_second_epoch", "graph",
+    "hidden_parts", "integer_buffers", "learning_rates", "maml", "mixup", "normed_weights", "one_logit",
+    "only_adapters", "own_optimizer", "part_of_an_epoch", "pretrained_file", "quantiles", "reinforcement",
+    "saves_by_itself", "skipped_steps", "unused_head", "vae",
 }  # fmt: skip
 # Modules that are killed by default, three times; with --sweep all are, ten times.
 KILLED = ("gan", "layers_in_setup", "packed_lstm")
@@ -180,7 +175,7 @@ NOT_RESUMED = {
 }
 # They log a value only now and then: a logger gets it again with each later step of the epoch, and does not after a
 # resume. The rest of a checkpoint is the same.
-LOGS_NOW_AND_THEN = ("gradient_penalty", "logs_of_all_kinds")
+LOGS_NOW_AND_THEN = ("logs_of_all_kinds",)
 
 Make = Callable[..., Gang]
 Side = Callable[[str], None]
