@@ -17,43 +17,37 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def without_assertion(sources: dict[str, str]) -> list[str]:
     """Tests (`path::name`) of these sources (path below the repository → text) that assert nothing."""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    functions = {
-        path: [(node.name, node) for node in ast.walk(tree) if isinstance(node, Function)]
-        for path, tree in trees.items()
+    nodes = {path: list(ast.walk(tree)) for path, tree in trees.items()}
+    calls = {
+        path: [(node.name, node, _calls(node)) for node in nodes[path] if isinstance(node, Function)] for path in trees
     }
-    calls = {path: [(name, _calls(one)) for name, one in functions[path]] for path in trees}
-    seen = {path: _in_view(path, tree, set(trees)) for path, tree in trees.items()}
-    asserting = {path: {name for name, one in functions[path] if _asserts(one)} for path in trees}
+    seen = {path: _in_view(path, nodes[path], set(trees)) for path in trees}
+    asserting = {path: {name for name, _, called in calls[path] if None in called} for path in trees}
     grown = True
     while grown:
         grown = False
         for path in trees:
             known = set().union(*(asserting[other] for other in seen[path]))
-            for name, called in calls[path]:
+            for name, _, called in calls[path]:
                 if name not in asserting[path] and called & known:
                     asserting[path].add(name)
                     grown = True
-    return [
-        f"{path}::{name}"
-        for path, tree in trees.items()
-        for name, one in _tests(tree)
-        if not _asserts(one) and not _calls(one) & set().union(*(asserting[other] for other in seen[path]))
-    ]
+    without = []
+    for path, tree in trees.items():
+        tests = set(_tests(tree))
+        known = set().union(*(asserting[other] for other in seen[path]))
+        without += [
+            f"{path}::{name}" for name, node, called in calls[path] if node in tests and not called & {None, *known}
+        ]
+    return without
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+def _tests(tree: ast.Module) -> Iterator[Function]:
     """What pytest collects: functions of the module and of its classes."""
     for node in tree.body:
         for one in node.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test") else [node]:
             if isinstance(one, Function) and one.name.startswith("test_"):
-                yield one.name, one
-
-
-def _asserts(function: Function) -> bool:
-    return any(
-        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _expects(node.func))
-        for node in ast.walk(function)
-    )
+                yield one
 
 
 def _expects(called: ast.expr) -> bool:
@@ -62,8 +56,15 @@ def _expects(called: ast.expr) -> bool:
     )
 
 
-def _calls(function: Function) -> set[str]:
-    return {_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+def _calls(function: Function) -> set[str | None]:
+    """The names of what a function calls; None among them if it asserts something itself."""
+    called: set[str | None] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            called |= {_name(node.func), *([None] if _expects(node.func) else [])}
+        elif isinstance(node, ast.Assert):
+            called.add(None)
+    return called
 
 
 def _name(called: ast.expr) -> str:
@@ -71,11 +72,11 @@ def _name(called: ast.expr) -> str:
     return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
 
 
-def _in_view(path: str, tree: ast.Module, paths: set[str]) -> set[str]:
+def _in_view(path: str, nodes: list[ast.AST], paths: set[str]) -> set[str]:
     """The file itself, each `conftest.py` above it, and the modules of the tests that it imports."""
     above = {f"{parent}/conftest.py" for parent in Path(path).parents}
     modules = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -31,39 +32,46 @@ SLACK = {"product statements": 200, "test statements": 200}
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Sources = dict[str, str]  # path below the repository → text
+Nodes = dict[str, list[ast.AST]]
 
 
-def statements(sources: Sources) -> int:
+def nodes_of(sources: Sources) -> Nodes:
+    """Every node of each source, which is parsed once for all measures."""
+    return {path: list(ast.walk(ast.parse(text))) for path, text in sources.items()}
+
+
+def statements(nodes: Iterable[ast.AST]) -> int:
     """Statements, without imports and docstrings."""
     return sum(
         isinstance(node, ast.stmt)
         and not isinstance(node, ast.Import | ast.ImportFrom)
         and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        for text in sources.values()
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
     )
 
 
-def large_functions(sources: Sources) -> list[str]:
+def large_functions(nodes: Nodes) -> list[str]:
     """Functions (`path:name`) of more than 60 lines or 8 named parameters, without `self` and `cls`."""
     large = []
-    for path, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, _FUNCTIONS):
-                parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                num_parameters = sum(parameter.arg not in ("self", "cls") for parameter in parameters)
-                num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if num_lines > 60 or num_parameters > 8:
-                    large.append(f"{path}:{node.name}")
+    for path, node in _functions(nodes):
+        parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        num_parameters = sum(parameter.arg not in ("self", "cls") for parameter in parameters)
+        num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if num_lines > 60 or num_parameters > 8:
+            large.append(f"{path}:{node.name}")
     return large
 
 
-def small_files_of_one_neighbour(sources: Sources) -> list[str]:
+def _functions(nodes: Nodes) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return ((path, node) for path, found in nodes.items() for node in found if isinstance(node, _FUNCTIONS))
+
+
+def small_files_of_one_neighbour(sources: Sources, nodes: Nodes) -> list[str]:
     """Files under 60 lines that one module imports and no other, from the same folder: a part of that module."""
     paths = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in sources}
     importers: dict[str, set[str]] = defaultdict(set)
-    for path, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+    for path, found in nodes.items():
+        for node in found:
             names = []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -81,32 +89,34 @@ def small_files_of_one_neighbour(sources: Sources) -> list[str]:
     ]
 
 
-def late_imports(sources: Sources) -> list[str]:
+def late_imports(nodes: Nodes) -> list[str]:
     """Imports (`path:line`) of our own modules inside functions."""
     late = []
-    for path, text in sources.items():
-        for function in ast.walk(ast.parse(text)):
-            for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
-                module = ""
-                if isinstance(node, ast.ImportFrom):
-                    module = node.module or ""
-                elif isinstance(node, ast.Import):
-                    module = node.names[0].name
-                if module.split(".")[0] in ROOMS:
-                    late.append(f"{path}:{node.lineno}")
+    for path, function in _functions(nodes):
+        for node in ast.walk(function):
+            module = ""
+            if isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+            elif isinstance(node, ast.Import):
+                module = node.names[0].name
+            if module.split(".")[0] in ROOMS:
+                late.append(f"{path}:{node.lineno}")
     return late
 
 
 def measures(product: Sources, tests: Sources) -> dict[str, int]:
     """The figure behind each of TOTALS."""
+    nodes = nodes_of(product)
     return {
         "product files": len(product),
-        "product statements": statements(product),
-        "test statements": statements(tests),
+        "product statements": sum(map(statements, nodes.values())),
+        "test statements": sum(statements(ast.walk(ast.parse(text))) for text in tests.values()),
         "lines of the longest product file": max(text.count("\n") for text in product.values()),
-        "functions over 60 lines or 8 parameters": len(large_functions(product)),
-        "product files under 60 lines that a single neighbour imports": len(small_files_of_one_neighbour(product)),
-        "imports of our own modules inside functions": len(late_imports(product)),
+        "functions over 60 lines or 8 parameters": len(large_functions(nodes)),
+        "product files under 60 lines that a single neighbour imports": len(
+            small_files_of_one_neighbour(product, nodes)
+        ),
+        "imports of our own modules inside functions": len(late_imports(nodes)),
         "uses of dict[str, Any]": sum(len(re.findall(r"dict\[str, Any\]", text)) for text in product.values()),
     }
 
@@ -155,5 +165,5 @@ def test_what_is_measured() -> None:
         "imports of our own modules inside functions": 1,
         "uses of dict[str, Any]": 1,
     }
-    assert large_functions(PRODUCT) == ["flows/run.py:run", "flows/stop.py:stop"]
-    assert small_files_of_one_neighbour(PRODUCT) == ["infra/store/holder.py"]
+    assert large_functions(nodes_of(PRODUCT)) == ["flows/run.py:run", "flows/stop.py:stop"]
+    assert small_files_of_one_neighbour(PRODUCT, nodes_of(PRODUCT)) == ["infra/store/holder.py"]

@@ -50,16 +50,20 @@ LEFT: dict[str, tuple[int, str]] = {
 MOST = 30
 
 
+# What a trick is made of.
+KINDS = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Subscript, ast.Call)
+
+
 def tricks_in(source: str) -> Counter[str]:
     """How often a module uses each kind of trick."""
-    tree = ast.parse(source)
-    foreign = dict(_foreign_names(tree))
-    return Counter(kind for node in ast.walk(tree) for kind in _tricks_of(node, foreign))
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, KINDS)]
+    foreign = dict(_foreign_names(nodes))
+    return Counter(kind for node in nodes for kind in _tricks_of(node, foreign))
 
 
-def _foreign_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _foreign_names(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Each name that stands for something of another package, and that package."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield (alias.asname or alias.name).partition(".")[0], alias.name.partition(".")[0]

@@ -140,14 +140,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.fixture(scope="module")
 def ended(shared_gang: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Gang]:
-    """Each of REFUSED and DIVERGED, one with rows that hold no number, and one that cannot save its second
-    checkpoint."""
+    """Each of REFUSED and DIVERGED, one with rows that hold no number, one whose replicas drift apart, and one that
+    cannot save its second checkpoint."""
     gangs = {case: shared_gang(case, **settings) for case, (settings, _, _) in REFUSED.items()}
     gangs["inputs that are in doubt"].told = {"targets": ["y"]}
     gangs |= {model: shared_gang(model, model, checkpoint={"every_steps": 1}) for model in DIVERGED}
     folder = tmp_path_factory.mktemp("holes") / "rows"
     holes = gangs["rows without numbers"] = shared_gang("holes", "Plain")
     holes.dataset, holes.dataset_folder = make_dataset(folder, {"train": 100, "val": 21}, holes=99), folder
+    gangs["drifts"] = shared_gang("drifts", "Drifts", checkpoint={"every_steps": 4})
     unsaved = gangs["cannot be saved"] = shared_gang("unsaved", checkpoint={"every_steps": 4})
     unsaved.store.create(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors", b"in its place")
     train_together(list(gangs.values()))
@@ -176,6 +177,13 @@ def test_rows_without_numbers_are_named_as_what_a_loss_that_is_none_may_come_fro
     named = "Of their 16 rows some hold no number (missing, NaN or infinite): x in 1"
     assert all(named in error["message"] for error in errors)
     assert "shards.transform" in errors[0]["remedy"]
+
+
+def test_a_replica_that_drifts_is_found_before_the_next_checkpoint(ended: dict[str, Gang]) -> None:
+    errors = errors_of(ended["drifts"])
+    assert [error["cause"] for error in errors] == ["corrupt", "corrupt"]
+    assert errors[0]["message"] == "At step 8 ranks 0, 1 no longer hold the same parameters."
+    assert [one["step"] for one in answer(ended["drifts"].scratch(0), 0)["checkpoints"]] == [4]
 
 
 def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_its_cause(

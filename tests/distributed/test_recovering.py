@@ -78,28 +78,26 @@ def test_what_diverged_is_passed_over_and_everything_else_trained_on_once(
     assert run.store.manifest(end["ref"]["uri"]).settings["samples"] == 3 * STEPS * BATCH
 
 
-# How the work is shared; whom the comparison names: of two replicas nobody knows which is right.
+# How the work is shared; whom the comparison names: of two replicas nobody knows which is right (see test_ends.py).
 DRIFTS = [
-    pytest.param(2, {"strategy": "ddp"}, "ranks 0, 1 no longer hold the same parameters", id="ddp-2"),
     pytest.param(
         3,
         {"strategy": "ddp", "global_batch_size": 15},
         "the parameters of rank 1 are no longer those of the other ranks",
         id="ddp-3",
-        marks=pytest.mark.slow,
     ),
     pytest.param(
         4,
         {"strategy": "hsdp", "shard_ranks": 2, "shard_modules": ["Linear"]},
         "ranks 1, 3 no longer hold the same parameters",
         id="hsdp-4",
-        marks=pytest.mark.slow,
     ),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "train", "named"), DRIFTS)
-def test_a_replica_that_drifts_is_found_before_the_next_checkpoint(
+def test_one_of_several_replicas_that_drifts_is_named_before_the_next_checkpoint(
     ranks: int, train: dict[str, Any], named: str, gang: Callable[..., Gang]
 ) -> None:
     run = gang("run", "Drifts", ranks=ranks, checkpoint={"every_steps": 4}, **train)

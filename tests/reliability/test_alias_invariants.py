@@ -119,7 +119,7 @@ class AliasMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("folder", 12), ("signed", 3), ("names", 3), ("s3", 2),
+        ("folder", 12), ("signed", 2), ("names", 2), ("s3", 2),
         pytest.param("postgres", 2, marks=pytest.mark.apt("postgresql")),
         pytest.param("folder", 900, marks=pytest.mark.sweep), pytest.param("signed", 150, marks=pytest.mark.sweep),
         pytest.param("names", 250, marks=pytest.mark.sweep), pytest.param("s3", 100, marks=pytest.mark.sweep),
