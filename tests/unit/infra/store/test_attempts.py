@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from data_contracts.handoffs import Ref
@@ -65,21 +64,6 @@ def test_one_that_chose_its_attempt_before_passes_over_what_was_sealed_there_mea
     assert seal_from(store, chosen, filling({"a": b"2"})) == other
     assert seal_from(store, chosen, filling({"a": b"1"})).uri == "contracts/k-1"
     assert store.verify(other).ref == other
-
-
-def test_many_that_begin_together_are_all_sealed(store: Store) -> None:
-    begin, sealed = threading.Barrier(12), []
-
-    def one(number: int) -> None:
-        begin.wait()
-        sealed.append(seal_attempt(store, "contracts", "k", filling({"a": b"%d" % number})).uri)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(sealed)) == 12
 
 
 def test_the_newest_sealed_attempts_are_found_without_deleted_unsealed_and_damaged_ones(store: Store) -> None:

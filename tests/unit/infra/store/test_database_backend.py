@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -195,19 +194,6 @@ def test_two_stores_in_one_database(objects: Careless, table: Names, sqlite: str
     assert (one.read("x")[0], other.read("x")[0], other.names("")) == (b"1", b"2", ["x"])
     other.delete("x")
     assert one.exists("x")
-
-
-def test_survives_a_fork(store: Store) -> None:
-    store.create("x", b"1")
-    child = os.fork()
-    if child == 0:
-        try:
-            store.create("y", b"2")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert store.list("") == ["x", "y"]
 
 
 def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(

@@ -11,7 +11,6 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from infra.gang.supervisor import in_background
 from infra.store import Lease, Store, layout, open_store
 from infra.store import lease as store_lease
 from infra.store.lease import ConductorWatch, Outage, patiently
@@ -164,11 +163,3 @@ def test_what_ends_a_node(
     else:
         with pytest.raises(error, match="Generation 0 of trainings/k-0"):
             seen.look()
-
-
-def test_work_in_the_background_answers_or_raises() -> None:
-    assert in_background(lambda: 3).result() == 3
-    failing = in_background(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        failing.result()
-    assert failing.done()
