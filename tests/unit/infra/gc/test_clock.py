@@ -80,4 +80,6 @@ def test_the_date_of_a_new_file_is_the_stores_time(tmp_path: Path, s3_server: S3
         store = made(kind, tmp_path, s3_server)
         (written,) = [one for one in store.stored() if one.path.startswith("datasets/")]
         assert 0 <= round(store.now_s() - written.written_s, 3) < 60
-        assert store.leftovers() == []
+        assert (written.bytes, store.leftovers()) == (4, [])
+        store.remove(HALF, why="test", by="test")
+        assert [one.path for one in store.stored("datasets")] == []

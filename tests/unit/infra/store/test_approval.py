@@ -69,7 +69,7 @@ def tamper(store: Store, pointers: str) -> None:
 REFUSED = {
     "a folder": "but a folder decides its names itself. Restore its store.json, or name another store.",
     "new here": "which nobody on this machine has approved; it was not connected to. If that database is the right "
-    "one, name it as `pointers:` under `store:` in the spec, or run trainwright store init {uri} --pointers {database}.",
+    "one, name it as `pointers:` under `store:` in the spec, or run trainwright store init {uri} --pointers {name}.",
 }
 REFUSED["used before with its pointers in itself"] = REFUSED["new here"]
 
@@ -83,7 +83,7 @@ def test_a_database_that_nobody_here_named(case: str, request: pytest.FixtureReq
     with pytest.raises(UsageError) as raised:
         open_store(store.uri, store.storage_options)
     assert not listener.was_called()
-    sentence = REFUSED[case].format(uri=store.uri, database=listener.url)
+    sentence = REFUSED[case].format(uri=store.uri, name=listener.url)
     assert str(raised.value) == f"The store {store.uri} says that its pointers are in {listener.url}, {sentence}"
 
 

@@ -39,16 +39,6 @@ def test_other_content_of_a_process_at_work_is_neither_taken_nor_replaced(store:
     assert store.newest("contracts", "k") in (ref, others[0])
 
 
-def test_equal_content_of_two_is_one_directory(store: Store) -> None:
-    others: list[Ref] = []
-
-    def meanwhile() -> None:
-        others.append(seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"})))
-
-    assert seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"}, meanwhile)) == others[0]
-    assert store.attempts("contracts", "k") == [0]
-
-
 def test_what_a_killed_process_left_is_completed_or_passed_over(store: Store) -> None:
     store.writer("contracts/same-0").put("a", b"1")
     assert seal_attempt(store, "contracts", "same", filling({"a": b"1"})).uri == "contracts/same-0"

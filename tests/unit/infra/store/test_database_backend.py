@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -93,10 +94,7 @@ def test_each_answer_of_the_database_lost(
 def test_a_database_that_stays_away(store: Store, backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     store.create("x", b"1")
-
-    def away(engine: Any) -> Any:
-        raise OperationalError("SELECT", {}, Exception("connection refused\nIs the server running?"))
-
+    away = Mock(side_effect=OperationalError("SELECT", {}, Exception("connection refused\nIs the server running?")))
     with monkeypatch.context() as patch:
         patch.setattr(type(backend._names._engine), "begin", away)
         with pytest.raises(StorageUnavailable) as raised:
@@ -170,12 +168,8 @@ def test_bytes_that_cannot_be_deleted_now_are_swept_later(
     """The pointer did move: that is what is told."""
     pointer = store.pointer("p")
     held = pointer.create(1)
-
-    def away(path: str) -> None:
-        raise StorageUnavailable("away")
-
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "delete", away)
+        patch.setattr(objects, "delete", Mock(side_effect=StorageUnavailable("away")))
         moved = pointer.swap(held, 2)
         with pytest.raises(Stale):
             backend.replace("p", b"", held.tag)

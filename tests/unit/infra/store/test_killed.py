@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -138,15 +137,6 @@ def test_opening(step: int, tmp_path: Path) -> None:
 
     check(True)
     assert sweep(lambda: open_store(uri) and None, check, folder, step=step) > 100
-
-
-def test_leftovers_are_swept_after_a_day(folder_store: Store, tmp_path: Path) -> None:
-    drafts = [tmp_path / "store/.tmp" / (digit * 32) for digit in "01"]
-    for draft, age_s in zip(drafts, (90_000, 80_000), strict=True):
-        draft.write_bytes(b"part of a file")
-        os.utime(draft, (draft.stat().st_mtime - age_s,) * 2)
-    open_store(folder_store.uri)
-    assert [draft.exists() for draft in drafts] == [False, True]
 
 
 @pytest.mark.parametrize("path", ["aliases/m/champion", "p"])

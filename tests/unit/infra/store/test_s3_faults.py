@@ -105,8 +105,9 @@ def test_no_credentials_and_no_profile(s3: S3Server, monkeypatch: pytest.MonkeyP
 
 def test_an_address_without_its_scheme_is_told_of_the_options(s3: S3Server) -> None:
     approve_here("localhost:9000")
-    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000.* http://"):
-        open_store(f"s3://{s3.bucket()}/x", s3.options | {"endpoint_url": "localhost:9000"})
+    for wrong, words in (({"endpoint_url": "localhost:9000"}, "localhost:9000.* http://"), ({"no_such": 1}, "no_such")):
+        with pytest.raises(UsageError, match=rf"^storage_options cannot be used: .*{words}"):
+            open_store(f"s3://{s3.bucket()}/x", s3.options | wrong)
 
 
 def test_what_a_server_does_not_know_is_not_asked_again(s3: S3Server, s3_store: Store) -> None:
