@@ -153,7 +153,6 @@ def test_killed_at_any_write_it_damages_nothing_and_is_finished_by_the_next(step
         made.check(stay)
         assert made.there() == stay
         shutil.rmtree(folder)
-    print(f"\ngc: {kills} of {kills} kills left all that is reachable whole")
     assert kills >= 40 // step
 
 

@@ -97,13 +97,6 @@ def test_every_format_and_compression(kind: str, ending: str, compress: Callable
     assert sum(batch.num_rows for batch in raw.batches(f"f.{kind}{ending}", columns=[])) == 2
 
 
-def test_lines_within_values_may_stand_where_a_block_ends(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_BLOCK", 64)
-    texts = [f"{'x' * i}\n{'y' * i}" for i in range(20)]
-    raw.write("a.csv", "a,b\n" + "".join(f'"{text}",{i}\n' for i, text in enumerate(texts)))
-    assert raw.read("a.csv").to_pydict() == {"a": texts, "b": list(range(20))}
-
-
 def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_CHUNK", 16)
     raw.write("a.csv.bz2", bz2.compress(b"a\n1\n") + b"behind" * 100)

@@ -45,14 +45,14 @@ def test_whatever_byte_is_damaged_it_is_told_or_does_not_matter(
     raw.write("whole.csv", plain)
     rows = raw.read("whole.csv")
     told = 0
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 3):
         raw.write(f"{place}.csv.{ending}", whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
             # A zstd frame carries no checksum unless asked to: what it says is what was resolved.
             assert raw.read(f"{place}.csv.{ending}") == rows or ending == "zst"
         except UsageError as error:
             told += error.message.startswith(f"{raw.root}/{place}.csv.{ending} is not a whole .{ending} file (")
-    assert told > len(whole) // 2
+    assert told > len(whole) // 6
 
 
 def test_a_full_disk_while_a_copy_is_made_is_told_as_that(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import UsageError
 from infra.processes.this_process import COUNTERS
 from infra.store import Store
-from infra.store.backend import Stale
 from infra.store.s3 import S3Backend
 
 
@@ -38,16 +36,6 @@ def test_requests_and_bytes_are_counted(store: Store, request: pytest.FixtureReq
     else:
         assert used.put_requests in (1, 2), "a listing is of the same class"
         assert used.get_requests in (2, 3), "on S3, s3fs may look at what it wrote"
-
-
-def test_json(store: Store) -> None:
-    store.create_json("a.json", {"b": [1, 2.5, None], "a": "é"})
-    body = '{"b":[1,2.5,null],"a":"é","schema":2,"path":"a.json"'.encode()
-    assert store.read("a.json") == body + f',"digest":"{sha256(body).hexdigest()}"}}'.encode(), "in the order given"
-    assert store.read_json("a.json") == {"a": "é", "b": [1, 2.5, None]}
-    store.create("b.json", b"{")
-    with pytest.raises(CorruptError, match=r"b\.json is not JSON"):
-        store.read_json("b.json")
 
 
 @pytest.mark.parametrize("path", ["no/such", "a/b/c"])
@@ -118,19 +106,6 @@ def test_large_data_is_created_once(s3_store: Store) -> None:
     assert s3_store._backend.create("large", data) == s3_store._backend.read("large")[1]
     with pytest.raises(FileExistsError):
         s3_store.create("large", data)
-
-
-def test_replace_wants_the_tag(store: Store) -> None:
-    backend = store._backend
-    first = backend.create("p", b"1")
-    second = backend.replace("p", b"2", first)
-    assert backend.read("p") == (b"2", second)
-    with pytest.raises(Stale):
-        backend.replace("p", b"3", first)
-    with pytest.raises(Stale):
-        backend.replace("absent", b"3", first)
-    assert backend.read("p") == (b"2", second)
-    assert not store.exists("absent")
 
 
 def test_delete(store: Store) -> None:

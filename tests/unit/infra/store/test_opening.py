@@ -98,20 +98,6 @@ def test_a_server_without_conditional_writes_is_refused(s3: S3Server, what: str,
         open_store(uri, s3.options, create=False)
 
 
-def test_another_process_makes_it_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was not there at the first look, but is when ours is to be written: the other's word counts."""
-    before = store.read("store.json")
-    read = Store.read_json
-
-    def not_yet(self: Store, path: str) -> object:
-        monkeypatch.setattr(Store, "read_json", read)
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(Store, "read_json", not_yet)
-    open_store(store.uri, store.storage_options)
-    assert store.read("store.json") == before
-
-
 # Who may not, and what does not answer.
 
 

@@ -117,21 +117,6 @@ def test_what_a_server_does_not_know_is_not_asked_again(s3: S3Server, s3_store: 
     assert [fault["times"] for fault in s3.clear()] == [1]
 
 
-def test_only_whole_reads(s3_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In a ranged read a flipped bit passes unseen."""
-    calls: list[dict] = []
-    filesystem = s3_store._backend._fs
-    call = filesystem.call_s3
-    monkeypatch.setattr(filesystem, "call_s3", lambda method, **more: calls.append(more) or call(method, **more))
-    writer = s3_store.writer("datasets/k-0")
-    writer.put("a", bytes(10_000_000))
-    ref = writer.seal("dataset", {}, {})
-    s3_store.verify(ref)
-    s3_store.local(ref, cache=tmp_path)
-    assert len(calls) > 5
-    assert not any("Range" in more for more in calls)
-
-
 def test_another_refusal_is_told_as_it_is(s3: S3Server, s3_store: Store) -> None:
     for method, code in (("PUT", "InvalidRequest"), ("POST", "InvalidPart")):
         s3.fault("refuse", method=method, match="/.probe/", status=400, code=code)

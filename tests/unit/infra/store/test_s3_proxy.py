@@ -356,7 +356,7 @@ def test_flipped_bytes_are_never_accepted(place: Place, flips: int, hidden: bool
     pointed(place)
     acts = {"x/y": (read, digest), "k-0/": (verify, local), "/p": (look,)}
     place.proxy.hides_checksums = hidden
-    flipped = refused = 0
+    refused = 0
     matched = [(match, act) for match, doing in acts.items() for act in doing]
     for share, (match, act), times in itertools.product(range(flips), matched, (1, FOREVER)):
         fault = Fault("flip", "GET", match, times=times, at=share / flips)
@@ -367,6 +367,4 @@ def test_flipped_bytes_are_never_accepted(place: Place, flips: int, hidden: bool
         except CorruptError:
             refused += 1
         assert fault.fired or act is local, "a copy that is there is not fetched again"
-        flipped += fault.fired
-    print(f"{flipped} answers with a flipped bit, 0 accepted, {refused} operations refused")
     assert refused >= 4 * flips

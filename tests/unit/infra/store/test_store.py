@@ -89,14 +89,6 @@ def test_processes_divide_the_files_of_a_verify(folder_store: Store, processes: 
     assert len(read) == (1 if processes == 1 else 2), "alone, the first fault ends it"
 
 
-@pytest.mark.parametrize(("first", "second"), [(b"a", b"b"), ({"x": 1}, {"x": 2})])
-def test_of_two_that_create_once_the_first_stands(folder_store: Store, first: object, second: object) -> None:
-    assert folder_store.create_once("pipelines/p", first)  # type: ignore[arg-type]
-    whole = folder_store.read("pipelines/p")
-    assert not folder_store.create_once("pipelines/p", second)  # type: ignore[arg-type]
-    assert folder_store.read("pipelines/p") == whole
-
-
 @pytest.mark.parametrize("where", ["a", "sub", "more", ""])
 @pytest.mark.parametrize("outside", [True, False])
 def test_links_are_refused_and_removed_without_being_followed(
