@@ -65,9 +65,9 @@ def test_a_clock_that_is_wrong_deletes_nothing(tmp_path: Path, s3_server: S3Serv
     backend._objects.create("objects/begun", b"half")
     (tmp_path / "store/.tmp/begun").write_bytes(b"half")
     for shift, words in (("+36h", "1 day.* ahead of"), ("-20m", "(20 min|19 min).* behind")):
-        said = collected([*stores.values()], shift)
-        assert len(said) == 2 * len(KINDS)
-        for sentence in said:
+        answers = collected([*stores.values()], shift)
+        assert len(answers) == 2 * len(KINDS)
+        for sentence in answers:
             assert re.match(f"2 This machine's clock is {words}", sentence), sentence
             assert sentence.endswith("Set the wrong clock (with NTP), then run gc again.")
     for kind, store in stores.items():

@@ -155,12 +155,12 @@ def test_a_strange_signature_ends_the_move_and_one_that_is_gone_is_missed(made: 
         made.promote(1)
     assert registry.read_alias(made.store, MODEL, "champion") is None
     made.store.forget(strange)
-    made.promote(1)
-    newest = made.promote(2)
+    made.promote(2)
+    newest = made.promote(3)
     for what in layout.SIGNATURES:
         made.store.forget(layout.signature(newest.ref.uri, what))
     with pytest.raises(CorruptError, match="is not signed, although receipts before it are"):
-        made.promote(3)
+        made.promote(4)
 
 
 def test_signatures_begin_in_the_middle_of_a_history_and_keys_change(
