@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,24 +29,19 @@ def lost_after(monkeypatch: pytest.MonkeyPatch, table: Names, nth: int, *, befor
     """Lose the answer to the n-th transaction after it was carried out (or before); the list counts them."""
     count = [0]
     real = table._engine.begin
+    lost = OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
 
-    class Begun:
-        def __enter__(self) -> Any:
-            self.begun = real()
-            return self.begun.__enter__()
-
-        def __exit__(self, *about: Any) -> Any:
+    @contextlib.contextmanager
+    def begin(engine: Any) -> Iterator[Any]:
+        with real() as connection:
+            yield connection
             count[0] += 1
-            lost = OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
             if count[0] == nth and before:
-                self.begun.__exit__(type(lost), lost, None)
                 raise lost
-            answer = self.begun.__exit__(*about)
-            if count[0] == nth and about[0] is None:
-                raise lost
-            return answer
+        if count[0] == nth:
+            raise lost
 
-    monkeypatch.setattr(type(table._engine), "begin", lambda engine: Begun())
+    monkeypatch.setattr(type(table._engine), "begin", begin)
     return count
 
 
