@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,6 @@ def test_a_bucket_is_cleaned_alike_and_uploads_without_an_end_are_aborted(s3_ser
     assert store.leftovers() == []
 
 
-def test_shards_in_another_dataset_keep_it(history: History) -> None:
-    """However the reference is written: a series of datasets, each added to the one before."""
-    first = history.sealed("datasets", OLD_S)
-    second = history.sealed("datasets", OLD_S, elsewhere=first)
-    third = history.sealed("datasets", YOUNG_S, elsewhere=second)
-    history.ageing()
-    assert collect(history.store, by="a test").deleted == []
-    assert history.there() == {first, second, third}
-
-
 def test_a_run_that_has_lost_its_report_to_a_killed_collection_is_not_unfinished(history: History) -> None:
     code = history.sealed("code", OLD_S)
     run = history.run(OLD_S, code, {})
@@ -76,58 +67,45 @@ def test_a_run_that_has_lost_its_report_to_a_killed_collection_is_not_unfinished
     assert history.there() == set()
 
 
-# how it ended, whether it can be resumed
-ENDS = [(0, False), (4, False), (8, False), (5, True), (7, True), (130, True), (None, True)]
+# How it ended; what a person was asked by when, and answered; whether it stays.
+ENDS = [
+    *((exit_code, None, None, False) for exit_code in (0, 4, 8)),
+    *((exit_code, None, None, True) for exit_code in (5, 7, 130, None)),
+    (9, "2199-01-01", None, True),
+    (9, "2199-01-01", "approved", True),
+    (9, "2199-01-01", "refused", False),
+    (9, "2026-01-02", None, False),
+]
 
 
-@pytest.mark.parametrize(("exit_code", "stays"), ENDS)
-def test_a_run_that_can_be_gone_on_with_stays_whatever_its_age(
-    exit_code: int | None, stays: bool, history: History
+def asked(store: Store, run: str, deadline: str, decision: Any) -> None:
+    """Put a question to a person, and give its answer."""
+    ref = Ref(uri="trainings/k-0/checkpoints/1-g0", id="1" * 64, seal="2" * 64)
+    question = Question(
+        run_id=run.removeprefix("runs/"), n=0, pipeline="p", model="m", alias="champion", candidate=ref, evaluation=ref,
+        champion=None, champion_version=None, asked_at="2026-01-01T00:00:00+00:00",
+        deadline=f"{deadline}T00:00:00+00:00",
+    )  # fmt: skip
+    ask(store, question)
+    if decision is not None:
+        at = "2026-01-01T01:00:00+00:00"
+        give(
+            store, question, Answer(question=question.digest, decision=decision, by="ann", via="cli", reason="", at=at)
+        )
+
+
+@pytest.mark.parametrize(("exit_code", "deadline", "decision", "stays"), ENDS)
+def test_a_run_that_can_be_continued_or_waits_for_a_person_stays_whatever_its_age(
+    exit_code: int | None, deadline: str | None, decision: str | None, stays: bool, history: History
 ) -> None:
     code = history.sealed("code", OLD_S)
     run = history.run(OLD_S, code, {}, exit_code=exit_code)
+    if deadline is not None:
+        asked(history.store, run, deadline, decision)
     history.ageing()
     collect(history.store, by="a test")
     assert history.there() == ({run, code} if stays else set())
     assert bool(history.store.list("triggers")) is stays
-
-
-@pytest.mark.parametrize(
-    ("deadline", "decision", "stays"),
-    [
-        ("2199-01-01", None, True),
-        ("2199-01-01", "approved", True),
-        ("2199-01-01", "refused", False),
-        ("2026-01-02", None, False),
-    ],
-)
-def test_a_run_waits_for_a_person_until_its_question_is_refused(
-    deadline: str, decision: str | None, stays: bool, history: History
-) -> None:
-    code = history.sealed("code", OLD_S)
-    run = history.run(OLD_S, code, {}, exit_code=9)
-    ref = Ref(uri="trainings/k-0/checkpoints/1-g0", id="1" * 64, seal="2" * 64)
-    question = Question(
-        run_id=run.removeprefix("runs/"),
-        n=0,
-        pipeline="p",
-        model="m",
-        alias="champion",
-        candidate=ref,
-        evaluation=ref,
-        champion=None,
-        champion_version=None,
-        asked_at="2026-01-01T00:00:00+00:00",
-        deadline=f"{deadline}T00:00:00+00:00",
-    )
-    ask(history.store, question)
-    if decision is not None:
-        at = "2026-01-01T01:00:00+00:00"
-        answer = Answer(question=question.digest, decision=decision, by="ann", via="cli", reason="seen", at=at)
-        give(history.store, question, answer)
-    history.ageing()
-    collect(history.store, by="a test")
-    assert history.there() == ({run, code} if stays else set())
 
 
 def training_of(history: History, **more: Any) -> str:
@@ -136,26 +114,23 @@ def training_of(history: History, **more: Any) -> str:
     return uri
 
 
-def test_a_training_that_somebody_conducts_stays_with_what_it_names(history: History) -> None:
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_training_that_somebody_conducts_stays_with_what_it_names(alive: bool, history: History) -> None:
+    """Until its conductor is dead: then its lease is taken over."""
     training = training_of(history)
     keeper = LeaseKeeper(history.store, layout.lease(training), "a conductor", renew_s=0.02)
-    keeper.start()
-    try:
+    if alive:
+        keeper.start()
         assert keeper.token(10) is not None
+    else:
+        Lease.take(history.store, layout.lease(training), "a conductor that died")
+    try:
         done = collect(history.store, by="a test", patience_s=0.5)
         keeper.check()
     finally:
         keeper.stop()
-    assert history.there() == set(history.parts)
-    assert (done.deleted, training in done.spared) == ([], True)
-
-
-def test_the_lease_of_a_dead_conductor_is_taken_over(history: History) -> None:
-    training = training_of(history)
-    Lease.take(history.store, layout.lease(training), "a conductor that died")
-    collect(history.store, by="a test", patience_s=0.1)
-    assert history.there() == set()
-    assert history.store.stored(training) == []
+    assert history.there() == (set(history.parts) if alive else set())
+    assert (training in done.spared) is alive
 
 
 def test_whoever_waits_for_a_training_that_is_deleted_is_told(history: History) -> None:
@@ -244,28 +219,24 @@ def test_what_is_spoilt_and_reached_by_nothing_goes_if_that_can_be_told(
     assert history.there() == (set() if known else {dataset})
 
 
-def uses(store: Store) -> dict[str, Any]:
-    """Every way to take up what another made: area of the thing, and the call with its URI and id."""
-    return {
-        "newest": lambda ref: store.newest("datasets", ref.uri.split("/")[1][:-2]),
-        "find_dataset": lambda ref: find_dataset(store, ref.uri),
-        "find_dataset_by_id": lambda ref: find_dataset_by_id(store, ref.id),
-    }
+USES: dict[str, Callable[[Store, Ref], object]] = {
+    "newest": lambda store, ref: store.newest("datasets", "k"),
+    "find_dataset": lambda store, ref: find_dataset(store, ref.uri),
+    "find_dataset_by_id": lambda store, ref: find_dataset_by_id(store, ref.id),
+}
 
 
-@pytest.mark.parametrize("way", ["newest", "find_dataset", "find_dataset_by_id"])
+@pytest.mark.parametrize("way", USES)
 def test_what_a_line_takes_up_is_claimed(way: str, history: History) -> None:
-    key = "k"
-    writer = history.store.writer(f"datasets/{key}-0")
-    fields = {"key": key, "format": "parquet", "splits": {}, "columns": {}, "schema_version": 1}
-    put_handoff(writer, fields)
+    writer = history.store.writer("datasets/k-0")
+    put_handoff(writer, {"key": "k", "format": "parquet", "splits": {}, "columns": {}, "schema_version": 1})
     ref = writer.seal("dataset", {}, {})
-    assert uses(history.store)[way](ref) is not None
+    assert USES[way](history.store, ref) is not None
     assert history.store.last_claim_s(ref.uri) > time.time()
     assert collect(history.store, by="a test", limits=Limits(0, 60)).deleted == []
     # Deleted behind its back: what is about to go is not taken up.
     history.store.create_json(layout.tombstone(ref.uri), {})
-    assert uses(history.store)[way](ref) is None
+    assert USES[way](history.store, ref) is None
 
 
 def test_a_bundle_that_is_deleted_is_packed_under_another_name(history: History, tmp_path: Path) -> None:

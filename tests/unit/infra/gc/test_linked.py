@@ -12,10 +12,9 @@ from infra.store import open_store
 from tests.support.histories import OLD_S, History
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("area", ["runs", "trainings", "aliases", "uses"])
-def test_a_link_in_the_census(tmp_path: Path, area: str, depth: int, dry_run: bool) -> None:
+def test_a_link_in_the_census(tmp_path: Path, area: str, depth: int) -> None:
     """At any depth, as of an administrator who moved `runs/` to another disk."""
     root = tmp_path / "store"
     history = History(open_store(str(root)))
@@ -31,8 +30,9 @@ def test_a_link_in_the_census(tmp_path: Path, area: str, depth: int, dry_run: bo
     place.rename(tmp_path / "elsewhere")
     place.symlink_to(tmp_path / "elsewhere")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CorruptError) as raised:
-        collect(open_store(str(root)), by="a test", limits=Limits(keep_s=0, grace_s=0), dry_run=dry_run)
-    assert raised.value.exit_code == 6
-    assert raised.value.message == f"{place.relative_to(root)} in the store {root} is a link."
-    assert sorted(tmp_path.rglob("*")) == before
+    for dry_run in (True, False):
+        with pytest.raises(CorruptError) as raised:
+            collect(open_store(str(root)), by="a test", limits=Limits(keep_s=0, grace_s=0), dry_run=dry_run)
+        assert raised.value.exit_code == 6
+        assert raised.value.message == f"{place.relative_to(root)} in the store {root} is a link."
+        assert sorted(tmp_path.rglob("*")) == before

@@ -66,13 +66,22 @@ LEFT_OUT: dict[str, str | bytes] = {
 }
 
 
-def test_it_packs_what_belongs_and_lays_it_out_again(project: Path, store: Store, tmp_path: Path) -> None:
+def test_it_packs_what_belongs_and_lays_it_out_again(
+    project: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = laid_out(project) | {"words.txt": b"1,2", "large.py": b"#" * 2**21, "manifest.json": b"{}"}
     write(project, {**LEFT_OUT, **{name: kept[name] for name in ("words.txt", "large.py", "manifest.json")}})
     bundle = pack(project / "specs", store)
     assert bundle.root == project
     assert bundle.ref.uri.startswith("code/")
     assert laid_out(unpack(store, bundle.ref, tmp_path / "out")) == kept
+    write(tmp_path / "copy", kept)
+    monkeypatch.setattr(project_module.shutil, "which", lambda name: None)  # no Git: everything is walked
+    elsewhere = pack(tmp_path / "copy", store)
+    assert (elsewhere.ref, elsewhere.digest) == (bundle.ref, bundle.digest)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"^The folder .*/file/out on this machine cannot be used \(Not a directory\)"):
+        unpack(store, bundle.ref, tmp_path / "file/out")
 
 
 def test_git_decides_where_there_is_a_repository(project: Path, store: Store, tmp_path: Path) -> None:
@@ -127,13 +136,6 @@ def test_a_link_put_into_a_bundle_is_removed_and_not_followed(project: Path, sto
     assert laid_out(unpack(store, again.ref, tmp_path / "out")) == laid_out(project)
 
 
-def test_a_full_disk_is_told_of_the_folder_here(project: Path, store: Store, tmp_path: Path) -> None:
-    bundle = pack(project, store)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"^The folder .*/file/out on this machine cannot be used \(Not a directory\)"):
-        unpack(store, bundle.ref, tmp_path / "file/out")
-
-
 def test_a_store_inside_the_project_is_no_part_of_it(project: Path, tmp_path: Path) -> None:
     git(project, "init")
     store = open_store(str(project / "mystore"))
@@ -176,15 +178,10 @@ def test_what_the_spec_names_counts_wherever_it_lies(project: Path, store: Store
         pack(project, store, [project / "gone.yaml"])
 
 
-def test_the_same_files_elsewhere_are_the_same_bundle(project: Path, store: Store, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    write(copy, laid_out(project))
-    first, second = pack(project, store), pack(copy, store)
-    assert (first.ref, first.digest) == (second.ref, second.digest)
+FORMS = ["{}.py", "{}/__init__.py", "{}/deep/er.py"]
 
 
-@pytest.mark.parametrize("name", ["training", "infra", "data_contracts"])
-@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py", "{}/deep/er.py"])
+@pytest.mark.parametrize(("name", "form"), zip(("training", "infra", "data_contracts"), FORMS, strict=True))
 def test_our_names_are_refused_at_the_top_only(name: str, form: str, project: Path, store: Store) -> None:
     write(project, {f"{name}/notes.csv": "1", f"net/{name}.py": "x = 1"})
     pack(project, store)
@@ -228,12 +225,6 @@ def test_the_root_is_the_nearest_project(tmp_path: Path, repository: Path) -> No
     alone.mkdir()
     assert project_root(alone) == alone
     assert project_root(repository / "docs") == repository / "docs", "our own checkout is nobody's project"
-
-
-def test_without_git_everything_is_walked(project: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_git = pack(project, store)
-    monkeypatch.setattr(project_module.shutil, "which", lambda name: None)
-    assert pack(project, store) == with_git
 
 
 def test_a_file_that_no_machine_could_read_from_the_store_is_refused(project: Path, store: Store) -> None:

@@ -110,27 +110,15 @@ def test_a_tracked_folder_that_became_a_link_is_not_followed(tmp_path: Path, sto
 
 def test_without_git_data_stay_out(root: Path, store: Store) -> None:
     data = ["rows.csv", "rows.parquet", "rows.jsonl", "a/x.npy", "a/x.NPZ", "model.pt", "cat.png", "rows.txt.gz"]
-    write(root, *data, "words.txt", "labels.json", "settings.yaml")
-    chosen = choose(root, store)
-    texts = KEPT | {"words.txt", "labels.json", "settings.yaml"}
-    if (root / ".git").exists():
-        assert chosen.packed.keys() == texts | set(data)
-    else:
-        assert chosen.packed.keys() == texts
-        assert reasons(chosen) == dict.fromkeys(data, project.DATA)
-
-
-def test_without_git_copies_dumps_and_logs_are_data_too(root: Path, store: Store) -> None:
-    data = ["rows.csv~", "raw.csv.bak", "rows.csv.old", "rows.csv.txt", "dump.sql", "db_dump.sql", "mail.mbox", "core"]
+    # Copies, dumps and logs are data, too.
+    data += ["rows.csv~", "raw.csv.bak", "rows.csv.old", "rows.csv.txt", "dump.sql", "db_dump.sql", "mail.mbox", "core"]
     data += ["core.1234", "run.log", "run.log.1", "analysis.ipynb"]
-    texts = {"query.sql", "core.txt", "notes.txt.bak", "labels.json~"}
+    texts = {"words.txt", "labels.json", "settings.yaml", "query.sql", "core.txt", "notes.txt.bak", "labels.json~"}
     write(root, *data, *texts)
     chosen = choose(root, store)
-    if (root / ".git").exists():
-        assert chosen.packed.keys() == KEPT | texts | set(data)
-    else:
-        assert chosen.packed.keys() == KEPT | texts
-        assert reasons(chosen) == dict.fromkeys(data, project.DATA)
+    tracked = (root / ".git").exists()
+    assert chosen.packed.keys() == KEPT | texts | set(data if tracked else [])
+    assert reasons(chosen) == dict.fromkeys([] if tracked else data, project.DATA)
 
 
 def test_a_hard_link_to_a_source_is_the_source(root: Path, store: Store, tmp_path: Path) -> None:
@@ -168,11 +156,8 @@ def test_another_store_of_the_project_stays_out(root: Path, store: Store) -> Non
     assert not [name for name in names if name.startswith("other/")]
     if (root / ".git").exists():
         assert names == KEPT | {"shop/store.json", "shop/x.py"}, "a file of the user's that has the same name"
-
-
-def test_a_store_at_the_projects_root_does_not_hide_the_project(root: Path, store: Store) -> None:
     open_store(str(root))
-    assert choose(root, store).packed.keys() >= KEPT
+    assert choose(root, store).packed.keys() >= KEPT, "a store at the project's root does not hide the project"
 
 
 def test_folders_that_trainwright_wrote_stay_out_wherever_they_lie(
@@ -197,6 +182,9 @@ def test_folders_that_trainwright_wrote_stay_out_wherever_they_lie(
     theirs = {"shared/notes.txt", "shared/net.py", "theirs/README.md", "theirs/export.json"}
     assert chosen.packed.keys() == KEPT | theirs
     assert reasons(chosen) == dict.fromkeys([*ours, "tmp/"], project.WRITTEN)
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(root))
+    with pytest.raises(UsageError, match=r"^Trainwright's own files lie in the project's root"):
+        choose(root, store)
 
 
 def test_a_file_that_a_command_wrote_stays_out_until_its_user_changes_it(
@@ -233,14 +221,6 @@ def test_a_file_that_a_command_wrote_stays_out_until_its_user_changes_it(
         choose(root, store)
 
 
-def test_a_project_whose_root_is_the_state_folder_is_refused(
-    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(root))
-    with pytest.raises(UsageError, match=r"^Trainwright's own files lie in the project's root"):
-        choose(root, store)
-
-
 def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     root = tmp_path / "project"
     write(root, "net.py", "vocab.bin", "raw/a.csv", "raw/b.csv", "__pycache__/x", ".cache/x")
@@ -254,32 +234,23 @@ def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     }
 
 
-def included(root: Path, store: Store, *patterns: str, **more: list[Path]) -> set[str]:
-    chosen = choose(root, store, include=patterns, **more)
-    assert {name for name in chosen.included if name not in chosen.packed} == set()
-    return chosen.packed.keys() - KEPT
-
-
-def test_include_brings_in_what_a_glob_names_but_no_secret(root: Path, store: Store, tmp_path: Path) -> None:
+def test_include_brings_in_what_a_glob_names_but_no_secret_and_an_exact_path_whatever_it_is(
+    root: Path, store: Store, tmp_path: Path
+) -> None:
     write(root, "words/a.npy", "words/deep/b.csv", "words/token.json", "words/.env", "words/__pycache__/x.pyc")
+    write(root, "large.txt", ".hidden/x", text="1" * 2**21)
     write(tmp_path, "far.txt")
     (root / "words/far.npy").symlink_to(tmp_path / "far.txt")
     sources = [root / "words/deep/b.csv"]
-    assert included(root, store, "words", sources=sources) == {"words/a.npy"}
-    assert included(root, store, "words/**", sources=sources) == {"words/a.npy"}
-    assert included(root, store, "**/*.npy", sources=sources) == {"words/a.npy"}
+    for pattern in ("words", "words/**", "**/*.npy"):
+        chosen = choose(root, store, include=[pattern], sources=sources)
+        assert chosen.packed.keys() - KEPT - {"large.txt"} == {"words/a.npy"}
+        assert set(chosen.included) <= chosen.packed.keys()
     found = reasons(choose(root, store, include=["words/**"], sources=sources))
-    assert found["words/token.json"] == project.SECRET
-    assert found["words/deep/b.csv"] == project.SOURCE
-    assert found["words/far.npy"] == project.LINK
-
-
-def test_include_takes_an_exact_path_whatever_it_is(root: Path, store: Store, tmp_path: Path) -> None:
-    write(root, "words/token.json", "rows.csv", ".hidden/x", "large.txt", text="1" * 2**21)
-    write(tmp_path, "far.txt")
-    (root / "far.txt").symlink_to(tmp_path / "far.txt")
-    exact = ["words/token.json", "rows.csv", ".hidden/x", "large.txt", "far.txt"]
-    assert included(root, store, *exact, sources=[root / "rows.csv"]) >= set(exact)
+    left = {"words/token.json": project.SECRET, "words/deep/b.csv": project.SOURCE, "words/far.npy": project.LINK}
+    assert {name: found[name] for name in left} == left
+    exact = [*left, ".hidden/x", "large.txt"]
+    assert choose(root, store, include=exact, sources=sources).packed.keys() >= set(exact)
 
 
 NOT_INCLUDED = {

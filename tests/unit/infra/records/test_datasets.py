@@ -29,34 +29,37 @@ def seal(store: Store, key: str, data: bytes, earlier: list[ShardFile] | None = 
     return found
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
 @pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Store:
+def any_store(request: pytest.FixtureRequest, store: Store) -> Store:
     if request.param == "folder":
-        return open_store(str(tmp_path / "store"))
-    return open_store(f"s3://{s3_server.bucket()}/s", s3_server.options)
+        return store
+    server: S3Server = request.getfixturevalue("s3_server")
+    return open_store(f"s3://{server.bucket()}/s", server.options)
 
 
-def test_shards_elsewhere_lie_below_the_same_root(store: Store) -> None:
+def test_shards_elsewhere_lie_below_the_same_root(any_store: Store) -> None:
+    store = any_store
     first = seal(store, "a", b"first")
     second = seal(store, "b", b"second", first.splits["train"])
-    for _ in range(2):
-        folder = local_dataset(store, second)
+
+    def shards(folder: Path) -> list[bytes]:
         root = folder.parents[1]
         assert folder == root / second.ref.uri
-        assert [(root / one.uri / one.path).read_bytes() for one in second.splits["train"]] == [b"first", b"second"]
+        return [(root / one.uri / one.path).read_bytes() for one in second.splits["train"]]
 
-
-def test_one_split_is_read_alone_with_its_shards_elsewhere(store: Store) -> None:
-    first = seal(store, "a", b"first")
-    second = seal(store, "b", b"second", first.splits["train"])
+    for _ in range(2):
+        assert shards(local_dataset(store, second)) == [b"first", b"second"]
     with local_split(store, second, "train") as folder:
-        root = folder.parents[1]
-        assert [(root / one.uri / one.path).read_bytes() for one in second.splits["train"]] == [b"first", b"second"]
-    assert root.exists() == store.is_local, "a copy is gone afterwards"
+        assert shards(folder) == [b"first", b"second"]
+    assert folder.parents[1].exists() == store.is_local, "a copy is gone afterwards"
 
 
-def test_a_dataset_is_whole_only_with_its_parents(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_a_dataset_is_whole_only_with_its_parents(store: Store) -> None:
     first = seal(store, "a", b"first")
     lie = first.splits["train"][0].model_copy(update={"blake3": "0" * 64})
     with pytest.raises(AssertionError):
@@ -68,8 +71,7 @@ def test_a_dataset_is_whole_only_with_its_parents(tmp_path: Path) -> None:
         store.verify(second.splits["train"][0].uri)
 
 
-def test_the_dataset_with_the_most_of_the_files_is_extended(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_the_dataset_with_the_most_of_the_files_is_extended(store: Store) -> None:
     files = [{"blake3": letter} for letter in "wxyz"]
     one = seal(store, "a", b"1", series="s", inputs=files[:1])
     two = seal(store, "b", b"2", series="s", inputs=files[:2])

@@ -71,13 +71,11 @@ def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -
     assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
 
 
-@pytest.mark.parametrize("name", ["outcomes.parquet", "predictions.parquet"])
-def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, tmp_path: Path, name: str) -> None:
-    store.writer("evaluations/e-0").put(name, b"of another process")
+def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, tmp_path: Path) -> None:
+    store.writer("evaluations/e-0").put("outcomes.parquet", b"of another process")
     evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
     assert evaluation.ref.uri == "evaluations/e-1"
-    assert store.read(f"evaluations/e-0/{name}") == b"of another process"
-    assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
+    assert store.read("evaluations/e-0/outcomes.parquet") == b"of another process"
 
 
 @pytest.mark.parametrize(
@@ -102,13 +100,10 @@ def test_pairs_are_read_as_the_metric_got_them(
 def test_pairs_are_kept_by_what_the_metric_is_and_not_by_what_a_model_answers(tmp_path: Path) -> None:
     # F1 of a model that never says yes is 0 on any rows, and so is its mean.
     [tables] = pair_tables(tmp_path, [""], {"f1": metric("BinaryF1Score"), "right": metric("BinaryAccuracy")}).values()
-    for table in tables.values():
-        table.add(torch.zeros(5), TRUTH)
     always_no = scored("row", [0.0] * 5, [1] * 5)
-    assert {name: table.close(name, always_no) for name, table in tables.items()} == {
-        "f1": "pairs-0.parquet",
-        "right": "",
-    }
+    for name, kept in (("f1", "pairs-0.parquet"), ("right", "")):
+        tables[name].add(torch.zeros(5), TRUTH)
+        assert tables[name].close(name, always_no) == kept
 
 
 @pytest.mark.parametrize("file", ["outcomes.parquet", "pairs-0.parquet"])
@@ -121,48 +116,36 @@ def test_a_changed_file_is_refused(store: Store, tmp_path: Path, file: str) -> N
         outcomes_of(store, evaluation, "right") if file.startswith("outcomes") else pairs_of(store, evaluation, "f1")
 
 
-def forged(store: Store, table: pa.Table, rows: int) -> Evaluation:
-    """An evaluation of f1 whose pairs someone else wrote and sealed."""
+def forged(store: Store, table: pa.Table, rows: int = 10, name: str = "pairs-0.parquet") -> Evaluation:
+    """An evaluation of f1 whose pairs, or outcomes, someone else wrote and sealed."""
     writer, written = store.writer("evaluations/forged-0"), io.BytesIO()
     pq.write_table(table, written)
-    writer.put("pairs-0.parquet", written.getvalue())
-    metric = MetricValue(value=0.5, mode="max", rows=rows, unit="dataset")
+    writer.put(name, written.getvalue())
+    metric = MetricValue(value=0.5, mode="max", rows=rows, unit="row" if name.startswith("outcomes") else "dataset")
     fields: dict[str, Any] = {"key": "f", "checkpoint_id": "c", "dataset_ids": {}, "pairs": {"f1": "pairs-0.parquet"}}
     return Evaluation(ref=writer.seal("evaluation", {}, {}), metrics={"f1": metric}, **fields)
 
 
-@pytest.mark.parametrize(
-    ("table", "rows", "words"),
-    [
-        (pa.table({"target": np.zeros(10_000), "prediction": np.zeros(10_000)}), 10, "it does not have the rows of f1"),
-        (pa.table({"target": ["x" * 99] * 10, "prediction": np.zeros(10)}), 10, "not have numbers alone for f1"),
-        (pa.table({f"c{at}": np.zeros(10) for at in range(1_100)}), 10, "it does not have the rows of f1"),
-    ],
-)
+MANY = np.zeros(10_000)
+FEW_BYTES = {
+    "it does not have the rows of f1": pa.table({"target": MANY, "prediction": MANY}),
+    "not have numbers alone for f1": pa.table({"target": ["x" * 99] * 10, "prediction": np.zeros(10)}),
+    "it does not have the rows of f1.": pa.table({f"c{at}": np.zeros(10) for at in range(1_100)}),
+    "it has more outcomes than the metrics have rows": pa.table(
+        {"metric": ["f1"] * 10_000, "unit": ["row"] * 10_000, "rows": MANY.astype(int), "value": MANY}
+    ),
+}
+
+
+@pytest.mark.parametrize("words", FEW_BYTES)
 def test_few_bytes_that_stand_for_many_values_are_not_decoded(
-    store: Store, monkeypatch: pytest.MonkeyPatch, table: pa.Table, rows: int, words: str
+    words: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(CorruptError, match=words):
-        pairs_of(store, forged(store, table, rows), "f1")
-
-
-def test_more_outcomes_than_rows_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, written = store.writer("evaluations/forged-0"), io.BytesIO()
-    ours = {
-        "metric": ["f1"] * 10_000,
-        "unit": ["row"] * 10_000,
-        "rows": np.zeros(10_000, int),
-        "value": np.zeros(10_000),
-    }
-    pq.write_table(pa.table(ours), written)
-    writer.put("outcomes.parquet", written.getvalue())
-    metric = MetricValue(value=0.5, mode="max", rows=10, unit="row")
-    ref = writer.seal("evaluation", {}, {})
-    evaluation = Evaluation(ref=ref, key="f", checkpoint_id="c", dataset_ids={}, metrics={"f1": metric})
-    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", lambda *_, **__: pytest.fail("it was decoded"))
-    with pytest.raises(CorruptError, match="it has more outcomes than the metrics have rows"):
-        outcomes_of(store, evaluation, "f1")
+    for method in ("read", "iter_batches"):
+        monkeypatch.setattr(f"pyarrow.parquet.ParquetFile.{method}", lambda *_, **__: pytest.fail("it was decoded"))
+    read, name = (outcomes_of, "outcomes.parquet") if "outcomes" in words else (pairs_of, "pairs-0.parquet")
+    with pytest.raises(CorruptError, match=words.rstrip(".")):
+        read(store, forged(store, FEW_BYTES[words], name=name), "f1")
 
 
 def test_more_values_than_are_wanted_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

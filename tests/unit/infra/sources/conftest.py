@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import s3fs
 
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Selection, Window, read_batches, resolve_sources
+from tests.support.s3 import S3Server
 
 
 class Raw:
@@ -42,6 +44,28 @@ class Raw:
 
     def read(self, *sources: Any, **options: Any) -> pa.Table:
         return pa.Table.from_batches(list(self.batches(*sources, **options)))
+
+
+class Bucket:
+    """A bucket of its own, and sources in it."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.name, self.server = server.bucket(), server
+        self.files = s3fs.S3FileSystem(
+            key="an-access-key", secret="a-secret-key", endpoint_url=server.url, skip_instance_cache=True,
+            use_listings_cache=False,
+        )  # fmt: skip
+
+    def write(self, name: str, data: bytes) -> None:
+        self.files.pipe_file(f"{self.name}/{name}", data)
+
+    def source(self, pattern: str, /, **more: Any) -> dict[str, Any]:
+        return {"uri": f"s3://{self.name}/{pattern}", "storage_options": self.server.options, **more}
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> Bucket:
+    return Bucket(s3_server)
 
 
 @pytest.fixture

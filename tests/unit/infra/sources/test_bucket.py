@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import socket
-from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,32 +16,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.sources import resolve
 from tests.support.approved import approve_here
 from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.s3 import S3Server
-from tests.unit.infra.sources.conftest import Raw
-
-
-class Bucket:
-    """A bucket of its own, and sources in it."""
-
-    def __init__(self, server: S3Server) -> None:
-        import s3fs
-
-        self.name, self.server = server.bucket(), server
-        self.files = s3fs.S3FileSystem(
-            key="an-access-key", secret="a-secret-key", endpoint_url=server.url, skip_instance_cache=True,
-            use_listings_cache=False,
-        )  # fmt: skip
-
-    def write(self, name: str, data: bytes) -> None:
-        self.files.pipe_file(f"{self.name}/{name}", data)
-
-    def source(self, pattern: str, /, **more: Any) -> dict[str, Any]:
-        return {"uri": f"s3://{self.name}/{pattern}", "storage_options": self.server.options, **more}
-
-
-@pytest.fixture
-def bucket(s3_server: S3Server) -> Bucket:
-    return Bucket(s3_server)
+from tests.unit.infra.sources.conftest import Bucket, Raw
 
 
 def _parquet() -> bytes:
@@ -89,46 +63,27 @@ def test_objects_are_rows(bucket: Bucket, raw: Raw) -> None:
 def test_an_object_is_hashed_again_only_when_its_etag_changes(
     bucket: Bucket, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed: list[str] = []
-    real = resolve._hash
-
-    def count(place: Any, file: Any) -> str:
-        hashed.append(file.uri)
-        return real(place, file)
-
-    monkeypatch.setattr(resolve, "_hash", count)
-    bucket.write("a.csv", b"a\n1\n")
-    first = raw.resolve(bucket.source("a.csv"))
-    assert raw.resolve(bucket.source("a.csv")) == first
-    assert len(hashed) == 1
-    bucket.write("a.csv", b"a\n2\n")
-    assert raw.resolve(bucket.source("a.csv"))[0].blake3 == blake3(b"a\n2\n").hexdigest()
-    assert len(hashed) == 2
+    hashed = Mock(side_effect=resolve._hash)
+    monkeypatch.setattr(resolve, "_hash", hashed)
+    for data, times in ((b"a\n1\n", 1), (b"a\n2\n", 2)):
+        bucket.write("a.csv", data)
+        first = raw.resolve(bucket.source("a.csv"))
+        assert raw.resolve(bucket.source("a.csv")) == first
+        assert first[0].blake3 == blake3(data).hexdigest()
+        assert hashed.call_count == times
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.bin"])
-def test_an_object_that_changed_since_is_corrupt(name: str, bucket: Bucket, raw: Raw) -> None:
+@pytest.mark.parametrize(("name", "data"), [("a.csv", b"a\n1\n"), ("a.parquet", _parquet()), ("a.bin", b"x")])
+def test_an_object_that_changed_since_is_corrupt(name: str, data: bytes, bucket: Bucket, raw: Raw) -> None:
     source = bucket.source(name, **({"format": "files"} if name == "a.bin" else {}))
-    bucket.write(name, _parquet())
-    files = raw.resolve(source) if name != "a.csv" else None
-    if files is None:
-        bucket.write(name, b"a\n1\n")
-        files = raw.resolve(source)
+    bucket.write(name, data)
+    files = raw.resolve(source)
     bucket.write(name, b"a\n2\n")
     with pytest.raises(CorruptError, match=f"{name} changed after this run resolved it"):
         raw.read(source, files=files)
 
 
-def test_a_flipped_bit_on_the_way_is_corrupt(bucket: Bucket, raw: Raw) -> None:
-    bucket.write("flipped.csv", b"a\n1\n")
-    files = raw.resolve(bucket.source("flipped.csv"))
-    bucket.server.fault("flip", method="GET", match="flipped.csv")
-    with pytest.raises((CorruptError, UsageError)):
-        raw.read(bucket.source("flipped.csv"), files=files)
-    bucket.server.clear()
-
-
-@pytest.mark.parametrize("flips", [25, pytest.param(200, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("flips", [8, pytest.param(200, marks=pytest.mark.sweep)])
 def test_flipped_bits_in_ranged_reads_are_never_accepted(bucket: Bucket, raw: Raw, flips: int) -> None:
     """What is read in ranges has no checksum of the server's: the digest that was resolved refuses it."""
     rows = 20_000
@@ -137,7 +92,6 @@ def test_flipped_bits_in_ranged_reads_are_never_accepted(bucket: Bucket, raw: Ra
     source = bucket.source("ranged.csv")
     source["storage_options"] = {**source["storage_options"], "endpoint_url": proxy.url}
     files = raw.resolve(source)
-    refused = 0
     for flip in range(flips):
         proxy.clear()
         proxy.faults.append(fault := Fault("flip", "GET", "ranged.csv", at=flip / flips))
@@ -145,11 +99,9 @@ def test_flipped_bits_in_ranged_reads_are_never_accepted(bucket: Bucket, raw: Ra
             raw.read(source, files=files)
         assert fault.fired == 1
         assert all("Range" in headers for method, _, headers in proxy.requests if method == "GET")
-        refused += 1
     proxy.clear()
     assert raw.read(source, files=files).num_rows == rows
     proxy.stop()
-    print(f"{refused} ranged reads with a flipped bit, {flips - refused} accepted")
 
 
 BAD = {
@@ -173,19 +125,17 @@ def test_bad_input_is_refused_in_one_sentence(case: str, bucket: Bucket, raw: Ra
         raw.resolve({**source, "storage_options": {**source["storage_options"], **options}})
 
 
-def test_a_server_that_is_not_there_is_unavailable(bucket: Bucket, raw: Raw, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_unavailable(bucket: Bucket, raw: Raw) -> None:
     bucket.write("a.csv", b"a\n1\n")
     files = raw.resolve(bucket.source("a.csv"))
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
-        source = bucket.source("a.csv")
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        source["storage_options"] = {**source["storage_options"], "endpoint_url": address}
         approve_here(address)
-        with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
-            raw.resolve(source)
-        with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
-            raw.read(source, files=files)
+        source = {**bucket.source("a.csv"), "storage_options": {**bucket.server.options, "endpoint_url": address}}
+        for use in (lambda: raw.resolve(source), lambda: raw.read(source, files=files)):
+            with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
+                use()
 
 
 def test_without_permission_is_bad_usage(bucket: Bucket, raw: Raw) -> None:

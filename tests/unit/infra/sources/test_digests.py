@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now, places
-from tests.support.approved import approve_here
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
 
@@ -32,25 +32,30 @@ def now(file: SourceFile, raw: Raw) -> str | None:
     return digest_now(file, Places([SOURCE], raw.root))
 
 
-def test_the_digest_is_that_of_the_bytes_as_they_are(file: SourceFile, raw: Raw) -> None:
-    assert now(file, raw) == file.blake3
-    raw.write("d/a.csv", "a\n2\n")
-    assert now(file, raw) == blake3(b"a\n2\n").hexdigest()
-
-
-def removed(path: Path) -> None:
-    path.unlink()
-
-
-def replaced_by_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 def below_a_file(path: Path) -> None:
     path.unlink()
     path.parent.rmdir()
     path.parent.write_text("")
+
+
+GONE: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "replaced by a folder": lambda path: (path.unlink(), path.mkdir()),
+    "below a file": below_a_file,
+}
+
+
+@pytest.mark.parametrize("change", GONE)
+def test_the_digest_is_that_of_the_bytes_as_they_are_and_what_is_gone_has_none(
+    change: str, file: SourceFile, raw: Raw
+) -> None:
+    assert now(file, raw) == file.blake3
+    raw.write("d/a.csv", "a\n2\n")
+    assert now(file, raw) == blake3(b"a\n2\n").hexdigest()
+    GONE[change](Path(file.uri))
+    assert now(file, raw) is None
+    # As /proc/self/pagemap, of which there are 256 GiB: a file that says that it is empty is not read.
+    assert now(file.model_copy(update={"uri": "/proc/self/status"}), raw) == blake3().hexdigest()
 
 
 READ = """
@@ -60,34 +65,30 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now
-source, root = SourceSpec.model_validate("a.csv"), Path(sys.argv[1])
-file = SourceFile(source=0, uri=str(root / "a.csv"), bytes=1, blake3="", format="csv", rev=None, columns={})
-for look in (lambda: Places([source], root).of(file).find("a.csv"), lambda: digest_now(file, Places([source], root))):
-    try:
-        look()
-    except UsageError as error:
-        print(error)
+source = SourceSpec.model_validate("a.csv")
+for root in (Path(sys.argv[1]) / name for name in ("pipe", "device")):
+    file = SourceFile(source=0, uri=str(root / "a.csv"), bytes=1, blake3="", format="csv", rev=None, columns={})
+    places = Places([source], root)
+    for look in (lambda: places.of(file).find("a.csv"), lambda: digest_now(file, places)):
+        try:
+            look()
+        except UsageError as error:
+            print(error)
 """
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
-def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(make: Any, tmp_path: Path) -> None:
-    make(tmp_path / "a.csv")
+def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(tmp_path: Path) -> None:
+    for name in ("pipe", "device"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe/a.csv")
+    (tmp_path / "device/a.csv").symlink_to("/dev/zero")
     done = subprocess.run(
         [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.stdout == f"{tmp_path}/a.csv is not a regular file. Name a file, or copy what it gives into one.\n" * 2
-
-
-def test_a_file_that_says_it_is_empty_is_not_read(file: SourceFile, raw: Raw) -> None:
-    # As /proc/self/pagemap, of which there are 256 GiB.
-    assert now(file.model_copy(update={"uri": "/proc/self/status"}), raw) == blake3().hexdigest()
-
-
-@pytest.mark.parametrize("change", [removed, replaced_by_a_folder, below_a_file])
-def test_what_is_gone_has_no_digest(change: Any, file: SourceFile, raw: Raw) -> None:
-    change(Path(file.uri))
-    assert now(file, raw) is None
+    sentence = " is not a regular file. Name a file, or copy what it gives into one."
+    assert done.stdout.splitlines() == [
+        f"{tmp_path}/{name}/a.csv{sentence}" for name in ("pipe", "device") for _ in range(2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +115,6 @@ def test_a_bucket_that_refuses_is_told_and_one_that_lost_the_object_is_not(s3_se
     with pytest.raises(UsageError, match="may not be used with these credentials"):
         digest_now(file, Places([source], raw.root))
     s3_server.clear()
-
-
-def test_options_that_s3_does_not_take_are_told(raw: Raw) -> None:
-    approve_here("localhost:9000", "profile:default")
-    wrong = {"uri": "s3://bucket/a.csv", "storage_options": {"endpoint_url": "localhost:9000"}}
-    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000"):
-        raw.resolve(wrong)
-    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*no_such_option"):
-        raw.resolve({"uri": "s3://bucket/a.csv", "storage_options": {"no_such_option": 1}})
 
 
 def test_each_sources_place_is_made_once(file: SourceFile, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:

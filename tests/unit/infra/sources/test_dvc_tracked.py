@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from dvc.cli import main as dvc_main
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import SourceSpec
@@ -22,13 +23,10 @@ OLD, NEW = b"a,b\n1,x\n", b"a,b\n2,y\n3,z\n"
 class Repository(Raw):
     """A Git and DVC repository. The spec's folder is `project` in it."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "project")
-        self.folder = folder
-        self.root.mkdir(parents=True)
-        self.git("init", "-q")
-        self.dvc("init", "-q")
-        self.dvc("config", "core.check_update", "false")
+    def __init__(self, folder: Path, below: str = "project") -> None:
+        super().__init__(folder / below)
+        self.folder, self.cache = folder, folder.parent / "digests"
+        self.root.mkdir(parents=True, exist_ok=True)
 
     def git(self, *arguments: str) -> str:
         who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -37,14 +35,16 @@ class Repository(Raw):
         ).stdout.strip()
 
     def dvc(self, *arguments: str) -> None:
-        subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=self.folder, check=True, capture_output=True)
+        with contextlib.chdir(self.folder):
+            assert dvc_main(list(arguments)) == 0
 
-    def commit(self, tag: str) -> str:
-        self.dvc("add", "-q", "project/data/t.csv", "project/data/parts", "project/data/hive")
+    def commit(self, message: str) -> str:
         self.git("add", "-A")
-        self.git("commit", "-qm", tag)
-        self.git("tag", tag)
+        self.git("commit", "-qm", message)
         return self.git("rev-parse", "HEAD")
+
+    def write_config(self, text: str) -> None:
+        (self.folder / ".dvc/config").write_text(text)
 
     def forget(self) -> None:
         """Leave no bytes in the working tree nor in the cache."""
@@ -57,26 +57,25 @@ class Repository(Raw):
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The repository as it was made: never changed by a test."""
     repository = Repository(tmp_path_factory.mktemp("dvc") / "repository")
+    repository.git("init", "-q")
+    repository.dvc("init", "-q")
+    repository.write_config("[core]\ncheck_update = false\n")
     commits = {}
     for tag, data in (("v1", OLD), ("v2", NEW)):
-        repository.write("data/t.csv", data)
+        for name in ("data/t.csv", "data/parts/2.csv", "plain.csv", "data/hive/fold=a/1.csv"):
+            repository.write(name, data)
         repository.write("data/parts/1.csv.gz", gzip.compress(data, mtime=0))
-        repository.write("data/parts/2.csv", data)
-        repository.write("plain.csv", data)
-        repository.write("data/hive/fold=a/1.csv", data)
+        repository.dvc("add", "-q", "project/data/t.csv", "project/data/parts", "project/data/hive")
         commits[tag] = repository.commit(tag)
+        repository.git("tag", tag)
     return repository.folder, commits
 
 
 @pytest.fixture
 def repository(made: tuple[Path, dict[str, str]], tmp_path: Path) -> Repository:
     """A copy of it for one test."""
-    copy = Repository.__new__(Repository)
-    copy.folder = tmp_path / "copy"
-    shutil.copytree(made[0], copy.folder, symlinks=True)
-    Raw.__init__(copy, copy.folder / "project")
-    copy.cache = tmp_path / "digests"
-    return copy
+    shutil.copytree(made[0], tmp_path / "copy", symlinks=True)
+    return Repository(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
@@ -94,25 +93,15 @@ def test_a_revision_is_resolved_to_its_commit_and_read_as_it_was(
     assert repository.read(source, files=[file]).num_rows == data.count(b"\n") - 1
 
 
-def test_without_a_revision_the_file_is_read_as_it_lies_there(repository: Repository) -> None:
-    repository.write("data/t.csv", b"a,b\n0,changed\n")
-    (file,) = repository.resolve("data/t.csv")
-    assert file.rev is None
-    assert repository.read("data/t.csv").to_pylist() == [{"a": 0, "b": "changed"}]
-
-
 def test_a_glob_finds_what_a_tracked_folder_held(repository: Repository) -> None:
     source = {"uri": "data/parts/*.csv*", "rev": "v1"}
-    assert [file.uri for file in repository.resolve(source)] == [
-        "project/data/parts/1.csv.gz",
-        "project/data/parts/2.csv",
-    ]
+    names = ["project/data/parts/1.csv.gz", "project/data/parts/2.csv"]
+    assert [file.uri for file in repository.resolve(source)] == names
     assert repository.read(source).to_pylist() == [{"a": 1, "b": "x"}] * 2
     rows = repository.read({**source, "format": "files", "pattern": "{name}.csv"} | {"uri": "data/*/2.csv"})
     assert rows.to_pylist() == [{"path": "parts/2.csv", "name": "2", "bytes": OLD}]
-
-
-def test_folders_of_a_tracked_folder_are_columns(repository: Repository) -> None:
+    # Git alone tracks this one.
+    assert repository.read({"uri": "plain.csv", "rev": "v1"}).to_pylist() == [{"a": 1, "b": "x"}]
     for uri in ("data/hive", "data/hive/**/*.csv", "data/hive/fold=a/1.csv"):
         [file] = repository.resolve({"uri": uri, "rev": "v1"})
         assert (file.columns, file.column_types) == ({"fold": "a"}, {"fold": "string"})
@@ -122,18 +111,11 @@ def test_folders_of_a_tracked_folder_are_columns(repository: Repository) -> None
 def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(repository: Repository) -> None:
     repository.root.rename(repository.folder / "run[1]")
     repository.root = repository.folder / "run[1]"
-    repository.git("add", "-A")
-    repository.git("commit", "-qm", "renamed")
-    assert len(repository.resolve({"uri": "data/*.csv", "rev": "HEAD"})) == 1
-    parts = {"uri": "data/parts/*", "rev": "HEAD"}
-    assert repository.resolve({"uri": "data/parts", "rev": "HEAD"}) == repository.resolve(parts)
-    assert len(repository.resolve(parts)) > 1
-    assert repository.resolve({"uri": "*/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
-    assert repository.resolve({"uri": "**/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
-
-
-def test_a_file_that_only_git_tracks_is_read_at_its_revision_too(repository: Repository) -> None:
-    assert repository.read({"uri": "plain.csv", "rev": "v1"}).to_pylist() == [{"a": 1, "b": "x"}]
+    repository.commit("renamed")
+    parts = repository.resolve({"uri": "data/parts/*", "rev": "HEAD"})
+    assert [Path(file.uri).name for file in parts] == ["1.csv.gz", "2.csv"]
+    for uri in ("data/parts", "*/parts/*", "**/parts/*"):
+        assert repository.resolve({"uri": uri, "rev": "HEAD"}) == parts
 
 
 def test_bytes_come_from_the_remote_when_the_cache_has_none(repository: Repository, tmp_path: Path) -> None:
@@ -143,19 +125,16 @@ def test_bytes_come_from_the_remote_when_the_cache_has_none(repository: Reposito
     assert repository.read({"uri": "data/t.csv", "rev": "HEAD"}).num_rows == 2
 
 
-@pytest.mark.parametrize("option", ["configpath", "credentialpath"])
 def test_no_program_runs_that_a_file_of_the_repository_names(
-    option: str, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As credentials; `test_named_places` has the same for its configuration."""
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "is restored after the test")
         monkeypatch.delenv(name)
-    section = "profile far" if option == "configpath" else "far"
-    (repository.folder / "aws.ini").write_text(f"[{section}]\ncredential_process = touch {tmp_path / 'ran'}\n")
-    repository.dvc("remote", "add", "-d", "-f", "far", "s3://far/x")
-    facts = {"endpointurl": "http://127.0.0.1:9", "profile": "far", option: str(repository.folder / "aws.ini")}
-    for name, value in facts.items():
-        repository.dvc("remote", "modify", "far", name, value)
+    (repository.folder / "aws.ini").write_text(f"[far]\ncredential_process = touch {tmp_path / 'ran'}\n")
+    place = f"endpointurl = http://127.0.0.1:9\nprofile = far\ncredentialpath = {repository.folder / 'aws.ini'}\n"
+    repository.write_config(f"[core]\nremote = far\n['remote \"far\"']\nurl = s3://far/x\n{place}")
     repository.forget()
     with pytest.raises(UsageError):
         repository.read({"uri": "data/t.csv", "rev": "HEAD"})
@@ -190,75 +169,50 @@ def test_bad_input_is_refused_in_one_sentence(case: str, repository: Repository)
 def test_bytes_that_are_nowhere_are_named(repository: Repository) -> None:
     files = repository.resolve({"uri": "data/t.csv", "rev": "v1"})
     repository.forget()
-    for read in (
-        lambda: repository.resolve({"uri": "data/t.csv", "rev": "HEAD"}),
-        lambda: repository.read({"uri": "data/t.csv", "rev": "v1"}, files=files),
-    ):
-        with pytest.raises(
-            UsageError, match=r"project/data/t.csv at [0-9a-f]{40} is neither in DVC's cache nor in a rem"
-        ):
-            read()
+    lost = r"project/data/t.csv at [0-9a-f]{40} is neither in DVC's cache nor in a rem"
+    with pytest.raises(UsageError, match=lost):
+        repository.resolve({"uri": "data/t.csv", "rev": "HEAD"})
+    with pytest.raises(UsageError, match=lost):
+        repository.read({"uri": "data/t.csv", "rev": "v1"}, files=files)
     source = SourceSpec.model_validate({"uri": "data/t.csv", "rev": "v1"})
     assert digest_now(files[0], Places([source], repository.root)) is None
     with pytest.raises(UsageError, match="is not in a DVC repository"):
         digest_now(files[0], Places([source], Path("/")))
-
-
-def test_a_tracked_folder_that_was_never_pushed_is_named(repository: Repository, tmp_path: Path) -> None:
-    repository.forget()
-    source = {"uri": "data/parts/2.csv", "rev": "v1"}
-    lost = (
-        r"^The list of the files in the folder of .*parts/.* at [0-9a-f]{40} is neither .* Run `dvc pull` here, or `dvc"
-    )
-    for read in (
-        lambda: repository.resolve(source),
-        lambda: repository.resolve({"uri": "data/parts/*", "rev": "v1"}),
-    ):
-        with pytest.raises(UsageError, match=lost):
-            read()
-    (repository.folder / ".dvc/config").write_text("[core]\nremote = far\n['remote \"far\"']\nurl = ../../far\n")
-    with pytest.raises(UsageError, match=lost):
-        repository.resolve(source)
+    listed = r"^The list of the files in the folder of .*parts/.* at [0-9a-f]{40} is neither .* Run `dvc pull` here, "
+    for uri in ("data/parts/2.csv", "data/parts/*"):
+        with pytest.raises(UsageError, match=listed):
+            repository.resolve({"uri": uri, "rev": "v1"})
+    repository.write_config("[core]\nremote = far\n['remote \"far\"']\nurl = ../../far\n")
+    with pytest.raises(UsageError, match=listed):
+        repository.resolve({"uri": "data/parts/2.csv", "rev": "v1"})
 
 
 def test_an_output_of_a_pipeline_is_read_as_its_lock_says(repository: Repository) -> None:
-    repository.write("data/u.csv", NEW)
     stages = "stages:\n  make:\n    cmd: cp data/t.csv made.csv\n    deps: [data/t.csv]\n    outs: [made.csv]\n"
     repository.write("dvc.yaml", stages)
     repository.commit("written")
-    repository.write("data/t.csv", NEW)
-    with pytest.raises(
-        UsageError, match=r"made.csv is an output of dvc.yaml that no dvc.lock has at .* Run `dvc repro`"
-    ):
+    without = r"made.csv is an output of dvc.yaml that no dvc.lock has at .* Run `dvc repro`"
+    with pytest.raises(UsageError, match=without):
         repository.resolve({"uri": "made.csv", "rev": "HEAD"})
     repository.dvc("repro", "-q", "project/dvc.yaml")
-    repository.git("add", "-A")
-    repository.git("commit", "-qm", "made")
+    repository.commit("made")
     repository.write("made.csv", b"a,b\n0,changed\n")
     assert repository.read({"uri": "made.csv", "rev": "HEAD"}).num_rows == 2
 
 
 def test_a_repository_in_a_folder_of_a_larger_one_is_read_with_its_relative_remote(tmp_path: Path) -> None:
     """As `dvc init --subdir` makes it in a monorepo; the spec lies in a folder of its own."""
-    repository = Repository.__new__(Repository)
-    repository.folder = tmp_path / "mono/team/model"
-    Raw.__init__(repository, repository.folder / "spec")
+    repository = Repository(tmp_path / "mono/team/model", "spec")
     repository.cache = tmp_path / "digests"
-    repository.root.mkdir(parents=True)
     (tmp_path / "mono/README").write_text("of the whole\n")
-    for words in (
-        ["init", "-q", str(tmp_path / "mono")],
-        ["add", "-A", str(tmp_path / "mono")],
-        ["commit", "-qm", "0"],
-    ):
-        repository.git(*words)
+    repository.git("init", "-q", str(tmp_path / "mono"))
+    repository.git("add", "-A", str(tmp_path / "mono"))
+    repository.git("commit", "-qm", "0")
     repository.dvc("init", "-q", "--subdir")
-    remote = "[core]\nremote = store\n['remote \"store\"']\nurl = ../../../../remote\n"
-    (repository.folder / ".dvc/config").write_text(remote)
+    repository.write_config("[core]\nremote = store\n['remote \"store\"']\nurl = ../../../../remote\n")
     repository.write("../data/t.csv", OLD)
     repository.dvc("add", "-q", "data")
-    repository.git("add", "-A")
-    repository.git("commit", "-qm", "1")
+    repository.commit("1")
     (repository.folder / ".dvc/cache").rename(tmp_path / "remote")  # as `dvc push` lays it out
     repository.write("../data/t.csv", NEW)  # what lies there now does not matter
     for uri in ("../data/t.csv", "../data/*.csv", str(repository.folder / "data/t.csv")):
@@ -267,9 +221,8 @@ def test_a_repository_in_a_folder_of_a_larger_one_is_read_with_its_relative_remo
     with pytest.raises(UsageError, match=r"no file matches ../data/t.csv at HEAD~1 .*name a rev that has it"):
         repository.resolve({"uri": "../data/t.csv", "rev": "HEAD~1"})
     repository.root = tmp_path / "mono"
-    with pytest.raises(
-        UsageError, match="is not in a DVC repository.* move the spec below the folder of `dvc init --sub"
-    ):
+    outside = "is not in a DVC repository.* move the spec below the folder of `dvc init --sub"
+    with pytest.raises(UsageError, match=outside):
         repository.resolve({"uri": "team/model/data/t.csv", "rev": "HEAD"})
 
 

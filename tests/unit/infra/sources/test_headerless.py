@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,53 +34,33 @@ def parquet(names: list[str], *columns: list[object]) -> bytes:
     return stream.getvalue()
 
 
-def _no_column(raw: Raw) -> None:
-    raw.write("a.csv", f"2026-01-01,{SECRET}\n2026-01-02,x\n")
-    raw.read("a.csv", columns=["ts"])
+WINDOWED = f"2026-01-01,{SECRET}\n2026-01-02,x\n"
+KEYS = "".join(json.dumps({SECRET: value}) + "\n" for value in (1, True))
+CASES: dict[str, tuple[dict[str, str | bytes], dict[str, Any]]] = {
+    "no column": ({"a.csv": WINDOWED}, {"columns": ["ts"]}),
+    "no window column": ({"a.csv": WINDOWED}, {"window": WINDOW, "window_column": "ts"}),
+    "twice": ({"a.csv": f"1,{SECRET},{SECRET}\n2,x,y\n"}, {}),
+    "twice in Parquet": ({"a.parquet": parquet([SECRET, SECRET], [1], [2])}, {}),
+    "two types": (
+        {"a.parquet": parquet(["id", SECRET], [1], [1]), "b.parquet": parquet(["id", SECRET], [1], [[1]])},
+        {},
+    ),
+    "a key of two types": ({"a.jsonl": KEYS}, {}),
+}
 
 
-def _no_window_column(raw: Raw) -> None:
-    raw.write("a.csv", f"2026-01-01,{SECRET}\n2026-01-02,x\n")
-    raw.read("a.csv", window=WINDOW, window_column="ts")
-
-
-def _twice(raw: Raw) -> None:
-    raw.write("a.csv", f"1,{SECRET},{SECRET}\n2,x,y\n")
-    raw.read("a.csv")
-
-
-def _twice_in_parquet(raw: Raw) -> None:
-    raw.write("a.parquet", parquet([SECRET, SECRET], [1], [2]))
-    raw.read("a.parquet")
-
-
-def _two_types(raw: Raw) -> None:
-    raw.write("a.parquet", parquet(["id", SECRET], [1], [1]))
-    raw.write("b.parquet", parquet(["id", SECRET], [1], [[1]]))
-    raw.read("a.parquet", "b.parquet")
-
-
-def _a_key_of_two_types(raw: Raw) -> None:
-    raw.write("a.jsonl", "".join(json.dumps({SECRET: value}) + "\n" for value in (1, True)))
-    raw.read("a.jsonl")
-
-
-CASES = [_no_column, _no_window_column, _twice, _twice_in_parquet, _two_types, _a_key_of_two_types]
-
-
-@pytest.mark.parametrize("read", CASES)
-def test_no_message_has_a_name_that_only_the_data_has(read: Callable[[Raw], None], raw: Raw) -> None:
-    with pytest.raises(UsageError) as caught:
-        read(raw)
-    assert SECRET not in json.dumps(caught.value.to_json())
-    assert "withheld because data.sensitive is set" in caught.value.message
-
-
-def test_a_key_whose_types_differ_between_blocks_is_not_told(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.sources.tables._READ_BYTES", 30)
+@pytest.mark.parametrize("block", [30, 1 << 23])
+@pytest.mark.parametrize("case", CASES)
+def test_no_message_has_a_name_that_only_the_data_has(
+    case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.sources.tables._READ_BYTES", block)
+    files, options = CASES[case]
+    for name, data in files.items():
+        raw.write(name, data)
     with pytest.raises(UsageError, match="withheld because data.sensitive is set") as caught:
-        _a_key_of_two_types(raw)
-    assert SECRET not in str(caught.value)
+        raw.read(*files, **options)
+    assert SECRET not in json.dumps(caught.value.to_json())
 
 
 def test_sensitive_columns_that_are_not_there_come_before_the_window_s(raw: Raw) -> None:

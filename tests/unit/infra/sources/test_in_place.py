@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
@@ -44,48 +45,31 @@ def test_files_are_read_where_they_are_or_as_a_private_copy(raw: Raw) -> None:
         assert summed(held.paths) == (433,)
 
 
-def _replaced(path: Path) -> None:
-    other = path.with_name("other")
-    other.write_bytes(stored(100))
-    os.replace(other, path)
+def exchange(path: Path, in_place: bool) -> None:
+    """Other rows, in the same file or in another one under its name."""
+    written = path if in_place else path.with_name("other")
+    written.write_bytes(stored(100))
+    os.replace(written, path)
 
 
-def test_a_name_that_is_given_to_another_file_changes_nothing(raw: Raw) -> None:
-    path = raw.write("a.parquet", stored(1, 2))
-    files = raw.resolve("a.parquet")
-    with parquet_in_place(files, sources("a.parquet"), raw.root) as held:
-        assert held is not None
-        _replaced(path)
-        assert summed(held.paths) == (3,)
-
-
-def _written(path: Path) -> None:
-    path.write_bytes(stored(100))
-
-
-@pytest.mark.parametrize("change", [_replaced, _written])
-def test_a_file_that_changed_before_is_refused(raw: Raw, change: Callable[[Path], None]) -> None:
-    path = raw.write("a.parquet", stored(1, 2))
-    files = raw.resolve("a.parquet")
-    with parquet_in_place(files, sources("a.parquet"), raw.root):
-        pass
-    change(path)
-    with pytest.raises(CorruptError), parquet_in_place(files, sources("a.parquet"), raw.root):
-        pass
-
-
-def test_a_file_that_is_written_to_meanwhile_is_refused(raw: Raw) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_file_that_changed_is_refused_and_a_name_that_is_given_to_another_changes_nothing(
+    raw: Raw, in_place: bool
+) -> None:
     path = raw.write("a.parquet", stored(1, 2))
     files = raw.resolve("a.parquet")
 
-    def read() -> None:
+    def read(meanwhile: Callable[[], None]) -> object:
         with parquet_in_place(files, sources("a.parquet"), raw.root) as held:
             assert held is not None
-            _written(path)
-            summed(held.paths)
+            meanwhile()
+            return summed(held.paths)
 
+    refused = pytest.raises(CorruptError) if in_place else contextlib.nullcontext()
+    with refused:
+        assert read(lambda: exchange(path, in_place)) == (3,)
     with pytest.raises(CorruptError):
-        read()
+        read(lambda: None)
 
 
 def test_other_formats_and_too_many_files_are_left_to_our_reader(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,8 @@ import lzma
 import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -83,25 +80,6 @@ def test_csv_values_survive(block: int, raw: Raw, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("text", "columns", "rows"),
-    [
-        ("a,b\n1,2\n", None, [{"a": 1, "b": 2}]),
-        ("\ufeffa,b\r\n1,2\r\n\r\n", None, [{"a": 1, "b": 2}]),
-        ("\n\na,b\n1,2\n", None, [{"a": 1, "b": 2}]),
-        (",b\n7,2\n", None, [{"Unnamed: 0": 7, "b": 2}]),
-        ('"a\nx",b\n1,2', None, [{"a\nx": 1, "b": 2}]),
-        ("1,2\n3,4\n", ["a", "b"], [{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
-        ("a,b\n", None, []),
-        ("a,b", None, []),
-    ],
-)
-def test_headers(text: str, columns: list[str] | None, rows: list[dict[str, int]], raw: Raw) -> None:
-    raw.write("a.csv", text)
-    batches = list(raw.batches({"uri": "a.csv", "columns": columns}))
-    assert [row for batch in batches for row in batch.to_pylist()] == rows
-
-
-@pytest.mark.parametrize(
     ("ending", "compress"),
     [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)],
 )
@@ -119,33 +97,10 @@ def test_every_format_and_compression(kind: str, ending: str, compress: Callable
     assert sum(batch.num_rows for batch in raw.batches(f"f.{kind}{ending}", columns=[])) == 2
 
 
-def test_lines_within_values_may_stand_where_a_block_ends(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_BLOCK", 64)
-    texts = [f"{'x' * i}\n{'y' * i}" for i in range(20)]
-    raw.write("a.csv", "a,b\n" + "".join(f'"{text}",{i}\n' for i, text in enumerate(texts)))
-    assert raw.read("a.csv").to_pydict() == {"a": texts, "b": list(range(20))}
-
-
 def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_CHUNK", 16)
     raw.write("a.csv.bz2", bz2.compress(b"a\n1\n") + b"behind" * 100)
     assert raw.read("a.csv.bz2").to_pydict() == {"a": [1]}
-
-
-def test_json_lines_have_one_type_over_all_blocks(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_BLOCK", 70)  # a row each: the longest has 66 bytes
-    rows: list[dict[str, Any]] = [
-        {"a": 1, "t": "2024-01-01", "n": None, "s": {"x": 1}},
-        {"a": 2.5, "t": "soon", "n": 2**53 + 1, "s": {"y": [True]}},
-        {"t": "2024-01-02", "extra": "e", "s": None},
-    ]
-    raw.write("a.ndjson", "\n\n".join(map(json.dumps, rows)) + "\n")
-    table = raw.read("a.ndjson")
-    assert table.column("a").to_pylist() == [1.0, 2.5, None]
-    assert table.column("t").to_pylist() == ["2024-01-01", "soon", "2024-01-02"]
-    assert table.column("n").to_pylist() == [None, 2**53 + 1, None]
-    assert table.column("s").to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": [True]}, None]
-    assert table.column("extra").to_pylist() == [None, None, "e"]
 
 
 def test_batches_are_small_and_in_order_whatever_the_file(raw: Raw) -> None:
@@ -182,54 +137,6 @@ def test_all_files_have_one_schema(raw: Raw) -> None:
         {"a": 0.5, "b": datetime(2024, 1, 2, 10), "n": None, "c": "x"},
         {"a": None, "b": None, "n": 7, "c": "y"},
     ]
-
-
-# From the first to the last year that Python has.
-DAYS = [datetime(year, 12, 31) for year in (1, 1582, 1677, 1815, 1970, 2024, 2262, 2263, 9999)]
-# A stored form of a time: how it is written, and the first and last year that it holds.
-TIMES: dict[str, tuple[pa.DataType, dict[str, Any], int, int]] = {
-    "int96": (pa.timestamp("us"), {"use_deprecated_int96_timestamps": True}, 1, 9999),
-    "ms": (pa.timestamp("ms"), {}, 1, 9999),
-    "us": (pa.timestamp("us"), {}, 1, 9999),
-    "us, zoned": (pa.timestamp("us", "UTC"), {}, 1, 9999),
-    "ns": (pa.timestamp("ns"), {}, 1678, 2261),
-    "day": (pa.date32(), {}, 1, 9999),
-}
-
-
-@pytest.mark.parametrize("form", TIMES)
-def test_times_of_all_years_are_those_that_duckdb_reads(form: str, raw: Raw) -> None:
-    kind, options, first, last = TIMES[form]
-    written = pa.array([day for day in DAYS if first <= day.year <= last]).cast(kind)
-    file = raw.write("a.parquet", parquet({"at": written}, **options))
-    seen_by_duckdb = duckdb.sql(f"""select epoch_us("at") from '{file}' """).fetchall()
-    microseconds = written.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
-    assert raw.read("a.parquet").column("at").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist() == microseconds
-    assert [value for (value,) in seen_by_duckdb] == microseconds
-
-
-def test_parquet_types_survive(raw: Raw) -> None:
-    table = pa.table(
-        {
-            "category": pa.array(["x", None, "x"]).dictionary_encode(),
-            "decimal": pa.array([Decimal("1.50"), None, Decimal("2")]),
-            "large": pa.array(["a", "b", None], pa.large_string()),
-            "list": [[1], None, []],
-            "zoned": pa.array([0, None, 1], pa.timestamp("ns", "Europe/Paris")),
-            "float": pa.array([0.5, None, 1], pa.float32()),
-            "bytes": pa.array([b"a", None, b""], pa.large_binary()),
-            "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
-            "dotted.name": [1, 2, 3],
-        }
-    )
-    raw.write("a.parquet", parquet(table))
-    read = raw.read("a.parquet")
-    assert read.to_pylist() == table.to_pylist()
-    kinds = {field.name: str(field.type) for field in read.schema}
-    assert [kinds[name] for name in ("category", "large", "bytes", "fixed")] == [
-        "string", "string", "binary", "fixed_size_binary[2]",
-    ]  # fmt: skip
-    assert raw.read("a.parquet", columns=["dotted.name"]).to_pydict() == {"dotted.name": [1, 2, 3]}
 
 
 LONG = b"a,b\n" + os.urandom(50_000).hex().encode()
@@ -280,19 +187,22 @@ def test_bad_input_is_refused_in_one_sentence_without_its_values(case: str, raw:
     assert "s3cr3t" not in str(error.value)
 
 
-def test_a_csv_row_larger_than_a_block_is_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_BLOCK", 32)
-    raw.write("a.csv", "a,b\n1,2\n" + "s3cr3t" * 20 + ",2\n")
-    with pytest.raises(UsageError, match=r"a.csv cannot be read as CSV. Check its quotes") as error:
-        raw.read("a.csv")
+@pytest.mark.parametrize(
+    ("text", "block", "sentence"),
+    [
+        ("a,b\n1,2\n" + "s3cr3t" * 20 + ",2\n", 32, r"a.csv cannot be read as CSV. Check its quotes"),
+        ('{"a": 1}\n{"a": 2}\n{"a": true}\n', 12, r"the column a is int64 at first and bool from about row 2\."),
+    ],
+)
+def test_what_spans_blocks_is_refused(
+    text: str, block: int, sentence: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", block)
+    name = "a.jsonl" if text.startswith("{") else "a.csv"
+    raw.write(name, text)
+    with pytest.raises(UsageError, match=sentence) as error:
+        raw.read(name)
     assert "s3cr3t" not in str(error.value)
-
-
-def test_kinds_that_change_between_blocks_of_json_are_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_BLOCK", 12)
-    raw.write("a.jsonl", '{"a": 1}\n{"a": 2}\n{"a": true}\n')
-    with pytest.raises(UsageError, match=r"the column a is int64 at first and bool from about row 2\."):
-        raw.read("a.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -305,35 +215,35 @@ def test_a_column_that_is_not_there_is_refused(options: dict[str, Any], start: s
         raw.read("a.csv", window=Window(datetime(2024, 1, 1), datetime(2025, 1, 1)), **options)
 
 
-def _other_bytes(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[::-1])
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "other bytes": lambda data: data[::-1],
+    "one bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "longer": lambda data: data + b"\n",
+}
+CHANGED = {
+    "a.csv": b"a\n1\n2\n3\n", "a.csv.gz": gzip.compress(b"a\n1\n"), "a.csv.zst": zstd(b"a\n1\n"),
+    "a.jsonl": b'{"a": 1}\n', "a.parquet": parquet({"a": [1]}), "a.parquet.gz": gzip.compress(parquet({"a": [1]})),
+    "a.bin": b"bytes",
+}  # fmt: skip
 
 
-def _one_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def _longer(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\n")
-
-
-@pytest.mark.parametrize("change", [_other_bytes, _one_bit, _longer])
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst", "a.jsonl", "a.parquet", "a.parquet.gz", "a.bin"])
+@pytest.mark.parametrize("change", [*CHANGES, "gone"])
+@pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("known", [False, True], ids=["", "schema known"])
-def test_a_file_that_changed_since_is_corrupt(name: str, change: Callable[[Path], None], known: bool, raw: Raw) -> None:
-    data = {
-        "a.csv": b"a\n1\n2\n3\n", "a.csv.gz": gzip.compress(b"a\n1\n"), "a.csv.zst": zstd(b"a\n1\n"),
-        "a.jsonl": b'{"a": 1}\n', "a.parquet": parquet({"a": [1]}), "a.parquet.gz": gzip.compress(parquet({"a": [1]})),
-        "a.bin": b"bytes",
-    }[name]  # fmt: skip
-    path = raw.write(name, data + b"" if known else data)
+def test_a_file_that_changed_since_is_corrupt_and_one_that_is_gone_is_named(
+    name: str, change: str, known: bool, raw: Raw
+) -> None:
+    path = raw.write(name, CHANGED[name])
     source = {"uri": name, "format": "files"} if name == "a.bin" else name
     files = raw.resolve(source)
     if known:
         raw.read(source, files=files)
-    change(path)
+    if change == "gone":
+        path.unlink()
+        with pytest.raises(UsageError, match=f"{name} is no longer there, though it was when the run was resolved"):
+            raw.read(source, files=files)
+        return
+    path.write_bytes(CHANGES[change](path.read_bytes()))
     with pytest.raises(CorruptError, match=f"{name} changed after this run resolved it"):
         raw.read(source, files=files)
 
@@ -349,37 +259,21 @@ def test_a_parquet_file_that_changes_while_it_is_read_is_corrupt(raw: Raw) -> No
         list(batches)
 
 
-def test_a_file_that_is_gone_is_named(raw: Raw) -> None:
-    for name in ("a.csv", "a.parquet"):
-        path = raw.write(name, parquet({"a": [1]}) if name.endswith("parquet") else b"a\n1\n")
-        files = raw.resolve(name)
-        path.unlink()
-        with pytest.raises(UsageError, match=f"{name} is no longer there, though it was when the run was resolved"):
-            raw.read(name, files=files)
-
-
 FILES = {"uri": "i/**/*.png", "format": "files", "pattern": "{label}/{name}.png"}
 
 
-def test_files_are_rows(raw: Raw) -> None:
+def test_files_are_rows_whose_bytes_are_loaded_only_when_asked_for(raw: Raw) -> None:
     for name in ("cats/1.png", "dogs/2.png"):
         raw.write(f"i/{name}", name)
-    assert raw.read(FILES).to_pylist() == [
+    files = raw.resolve(FILES)
+    assert raw.read(FILES, files=files).to_pylist() == [
         {"path": "cats/1.png", "label": "cats", "name": "1", "bytes": b"cats/1.png"},
         {"path": "dogs/2.png", "label": "dogs", "name": "2", "bytes": b"dogs/2.png"},
     ]
-
-
-def test_bytes_are_loaded_only_when_asked_for(raw: Raw) -> None:
-    raw.write("i/cats/1.png", "x")
-    files = raw.resolve(FILES)
     (raw.root / "i/cats/1.png").unlink()
-    assert raw.read(FILES, files=files, columns=["label", "path"]).to_pylist() == [
-        {"label": "cats", "path": "cats/1.png"}
-    ]
-    assert sum(batch.num_rows for batch in raw.batches(FILES, files=files, columns=[])) == 1
-    with pytest.raises(UsageError, match="no longer there"):
-        raw.read(FILES, files=files)
+    labels = raw.read(FILES, files=files, columns=["label", "path"]).to_pylist()
+    assert labels == [{"label": "cats", "path": "cats/1.png"}, {"label": "dogs", "path": "dogs/2.png"}]
+    assert sum(batch.num_rows for batch in raw.batches(FILES, files=files, columns=[])) == 2
 
 
 def test_files_in_a_batch_are_bounded_by_rows_and_by_bytes(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,14 +312,11 @@ def test_a_window_is_half_open(times: pa.Array, raw: Raw) -> None:
     assert sum(batch.num_rows for batch in raw.batches("a.parquet", columns=[], **options)) == 2
 
 
-def test_a_nanosecond_before_the_end_is_inside(raw: Raw) -> None:
-    end = int(WINDOW.end.timestamp()) * 10**9
-    raw.write("a.parquet", parquet({"t": pa.array([end - 1, end], pa.timestamp("ns", "UTC"))}))
-    assert raw.read("a.parquet", window=WINDOW, window_column="t").num_rows == 1
-
-
-def test_a_window_of_no_times(raw: Raw) -> None:
+def test_a_window_of_no_times_and_a_nanosecond_before_its_end(raw: Raw) -> None:
     raw.write("a.csv", "t,n\n,1\n")
     assert list(raw.batches("a.csv", window=WINDOW, window_column="t")) == []
     with pytest.raises(UsageError, match=r"data.window.column: n is int64, not a date or a time"):
         raw.read("a.csv", window=WINDOW, window_column="n")
+    end = int(WINDOW.end.timestamp()) * 10**9
+    raw.write("a.parquet", parquet({"t": pa.array([end - 1, end], pa.timestamp("ns", "UTC"))}))
+    assert raw.read("a.parquet", window=WINDOW, window_column="t").num_rows == 1

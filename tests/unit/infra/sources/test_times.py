@@ -73,7 +73,9 @@ FORMS: dict[str, tuple[str, Callable[[list[datetime]], bytes], list[datetime]]] 
 TABLES = {"a.parquet": "read_parquet", "a.csv": "read_csv", "a.jsonl": "read_json"}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[] if at % 3 == 0 else pytest.mark.sweep) for at, form in enumerate(FORMS)]
+)
 def test_all_who_read_a_time_read_the_same(form: str, raw: Raw, tmp_path: Path) -> None:
     name, written, times = FORMS[form]
     file = raw.write(name, written(times))
@@ -126,13 +128,6 @@ def test_an_infinite_date_stays_the_last_or_is_named(kind: pa.DataType, bits: in
     outcome = run(pa.table({"at": times}), E("column_max_to_be_between", column="at", max_value="2000-01-01"))
     if kind not in (pa.timestamp("us"), pa.timestamp("ns")):
         assert "pandas cannot hold the time in row 0" in outcome.failures[0].sentence
-
-
-def test_nanoseconds_are_compared_unrounded_with_an_edge() -> None:
-    at = EPOCH + timedelta(microseconds=7)
-    times = pa.record_batch({"at": pa.array([6_999, 7_000, -1]).cast(pa.timestamp("ns"))})
-    assert in_window(times, Window(EPOCH, at), "at").to_pylist() == [True, False, False]
-    assert microseconds(times.column("at")).to_pylist() == [6, 7, -1]
 
 
 @pytest.mark.parametrize("far", ["far.csv", "far.jsonl", "far.parquet"])

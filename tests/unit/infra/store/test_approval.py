@@ -66,33 +66,25 @@ def tamper(store: Store, pointers: str) -> None:
     kept.create(layout.STORE, json.dumps({"schema": 1, "pointers": pointers, "uri": store.uri}).encode())
 
 
-@pytest.mark.parametrize("create", [False, True])
-def test_a_folder_never_has_a_database(folder_store: Store, listener: Listener, create: bool) -> None:
-    tamper(folder_store, listener.url)
-    with pytest.raises(UsageError) as raised:
-        open_store(folder_store.uri, create=create)
-    assert not listener.was_called()
-    assert str(raised.value) == (
-        f"The store {folder_store.uri} says that its pointers are in {listener.url}, but a folder decides its names "
-        "itself. Restore its store.json, or name another store."
-    )
+REFUSED = {
+    "a folder": "but a folder decides its names itself. Restore its store.json, or name another store.",
+    "new here": "which nobody on this machine has approved; it was not connected to. If that database is the right "
+    "one, name it as `pointers:` under `store:` in the spec, or run trainwright store init {uri} --pointers {name}.",
+}
+REFUSED["used before with its pointers in itself"] = REFUSED["new here"]
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_database_that_nobody_here_named(s3_store: Store, listener: Listener, known: bool) -> None:
-    """Whether the store is new here, or was used before with its pointers in itself."""
-    if known:
-        remember_store(s3_store.uri, s3_store.storage_options, s3_store.pointers)
-    tamper(s3_store, listener.url)
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_database_that_nobody_here_named(case: str, request: pytest.FixtureRequest, listener: Listener) -> None:
+    store: Store = request.getfixturevalue("folder_store" if case == "a folder" else "s3_store")
+    if case.startswith("used"):
+        remember_store(store.uri, store.storage_options, store.pointers)
+    tamper(store, listener.url)
     with pytest.raises(UsageError) as raised:
-        open_store(s3_store.uri, s3_store.storage_options)
+        open_store(store.uri, store.storage_options)
     assert not listener.was_called()
-    assert raised.value.exit_code == 2
-    assert str(raised.value) == (
-        f"The store {s3_store.uri} says that its pointers are in {listener.url}, which nobody on this machine has "
-        "approved; it was not connected to. If that database is the right one, name it as `pointers:` under `store:` "
-        f"in the spec, or run trainwright store init {s3_store.uri} --pointers {listener.url}."
-    )
+    sentence = REFUSED[case].format(uri=store.uri, name=listener.url)
+    assert str(raised.value) == f"The store {store.uri} says that its pointers are in {listener.url}, {sentence}"
 
 
 def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from data_contracts.handoffs import Ref
@@ -40,16 +39,6 @@ def test_other_content_of_a_process_at_work_is_neither_taken_nor_replaced(store:
     assert store.newest("contracts", "k") in (ref, others[0])
 
 
-def test_equal_content_of_two_is_one_directory(store: Store) -> None:
-    others: list[Ref] = []
-
-    def meanwhile() -> None:
-        others.append(seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"})))
-
-    assert seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"}, meanwhile)) == others[0]
-    assert store.attempts("contracts", "k") == [0]
-
-
 def test_what_a_killed_process_left_is_completed_or_passed_over(store: Store) -> None:
     store.writer("contracts/same-0").put("a", b"1")
     assert seal_attempt(store, "contracts", "same", filling({"a": b"1"})).uri == "contracts/same-0"
@@ -65,21 +54,6 @@ def test_one_that_chose_its_attempt_before_passes_over_what_was_sealed_there_mea
     assert seal_from(store, chosen, filling({"a": b"2"})) == other
     assert seal_from(store, chosen, filling({"a": b"1"})).uri == "contracts/k-1"
     assert store.verify(other).ref == other
-
-
-def test_many_that_begin_together_are_all_sealed(store: Store) -> None:
-    begin, sealed = threading.Barrier(12), []
-
-    def one(number: int) -> None:
-        begin.wait()
-        sealed.append(seal_attempt(store, "contracts", "k", filling({"a": b"%d" % number})).uri)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(sealed)) == 12
 
 
 def test_the_newest_sealed_attempts_are_found_without_deleted_unsealed_and_damaged_ones(store: Store) -> None:

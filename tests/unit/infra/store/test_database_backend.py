@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -28,24 +29,19 @@ def lost_after(monkeypatch: pytest.MonkeyPatch, table: Names, nth: int, *, befor
     """Lose the answer to the n-th transaction after it was carried out (or before); the list counts them."""
     count = [0]
     real = table._engine.begin
+    lost = OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
 
-    class Begun:
-        def __enter__(self) -> Any:
-            self.begun = real()
-            return self.begun.__enter__()
-
-        def __exit__(self, *about: Any) -> Any:
+    @contextlib.contextmanager
+    def begin(engine: Any) -> Iterator[Any]:
+        with real() as connection:
+            yield connection
             count[0] += 1
-            lost = OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
             if count[0] == nth and before:
-                self.begun.__exit__(type(lost), lost, None)
                 raise lost
-            answer = self.begun.__exit__(*about)
-            if count[0] == nth and about[0] is None:
-                raise lost
-            return answer
+        if count[0] == nth:
+            raise lost
 
-    monkeypatch.setattr(type(table._engine), "begin", lambda engine: Begun())
+    monkeypatch.setattr(type(table._engine), "begin", begin)
     return count
 
 
@@ -94,10 +90,7 @@ def test_each_answer_of_the_database_lost(
 def test_a_database_that_stays_away(store: Store, backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     store.create("x", b"1")
-
-    def away(engine: Any) -> Any:
-        raise OperationalError("SELECT", {}, Exception("connection refused\nIs the server running?"))
-
+    away = Mock(side_effect=OperationalError("SELECT", {}, Exception("connection refused\nIs the server running?")))
     with monkeypatch.context() as patch:
         patch.setattr(type(backend._names._engine), "begin", away)
         with pytest.raises(StorageUnavailable) as raised:
@@ -171,12 +164,8 @@ def test_bytes_that_cannot_be_deleted_now_are_swept_later(
     """The pointer did move: that is what is told."""
     pointer = store.pointer("p")
     held = pointer.create(1)
-
-    def away(path: str) -> None:
-        raise StorageUnavailable("away")
-
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "delete", away)
+        patch.setattr(objects, "delete", Mock(side_effect=StorageUnavailable("away")))
         moved = pointer.swap(held, 2)
         with pytest.raises(Stale):
             backend.replace("p", b"", held.tag)
@@ -195,19 +184,6 @@ def test_two_stores_in_one_database(objects: Careless, table: Names, sqlite: str
     assert (one.read("x")[0], other.read("x")[0], other.names("")) == (b"1", b"2", ["x"])
     other.delete("x")
     assert one.exists("x")
-
-
-def test_survives_a_fork(store: Store) -> None:
-    store.create("x", b"1")
-    child = os.fork()
-    if child == 0:
-        try:
-            store.create("y", b"2")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert store.list("") == ["x", "y"]
 
 
 def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(

@@ -46,7 +46,7 @@ CREATED = [
 ]
 
 
-def test_create(folder_store: Store, calls: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_a_file_and_the_folders_that_name_it_are_synced(folder_store: Store, calls: list[tuple[str, str]]) -> None:
     folder_store.create("a/b/c", b"1")
     assert calls == CREATED
     calls.clear()

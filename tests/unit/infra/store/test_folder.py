@@ -14,19 +14,6 @@ from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, folder
 
 
-def test_a_file_and_the_folders_that_name_it_are_synced(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-
-    def sync(descriptor: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        synced.append(os.path.relpath(path, folder_store.uri))
-
-    monkeypatch.setattr(folder.os, "fsync", sync)
-    folder_store.create("a/b/c", b"1")
-    assert synced[0].startswith(".tmp/"), "the bytes come before the name"
-    assert synced[1:] == [".", "a", "a/b"]
-
-
 def test_what_is_not_a_plain_file_is_refused_without_waiting_for_it(folder_store: Store, tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"theirs")
     Path(folder_store.uri, "link").symlink_to(tmp_path / "target")

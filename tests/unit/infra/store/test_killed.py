@@ -2,56 +2,107 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from infra.store import Store, folder, open_store
-from tests.support.killed_lines import sweep
+from infra.store import Store, database, folder, open_store
+from infra.store.database import NamedBackend, Names
+from tests.support.careless import Careless, nothing_is_unknown, swept
+from tests.support.killed_lines import every, sweep
+
+Place = tuple[Store, ModuleType, Callable[[], None]]
 
 
-def test_create(folder_store: Store) -> None:
+@pytest.fixture(params=["folder", "database"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A store, the module whose lines are killed, and what must hold after each."""
+    if request.param == "folder":
+        return request.getfixturevalue("folder_store"), folder, lambda: None
+    objects: Careless = request.getfixturevalue("objects")
+    table: Names = request.getfixturevalue("table")
+    return request.getfixturevalue("kept"), database, lambda: nothing_is_unknown(objects, table)
+
+
+def sweep_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where names are in a database, nothing is left but what has one."""
+    if isinstance(store._backend, NamedBackend):
+        swept(store._backend, monkeypatch)
+
+
+@every(3)
+def test_create(step: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, module, holds = place
     states = []
 
     def check(was_killed: bool) -> None:
-        there = folder_store.exists("runs/a")
+        holds()
+        there = store.exists("runs/a")
         states.append(there)
         assert there or was_killed
-        assert folder_store.list("runs") == (["a"] if there else [])
+        assert store.list("runs") == (["a"] if there else [])
         if there:
-            assert folder_store.read("runs/a") == b"x" * 5000
-            folder_store._backend.delete("runs/a")
-        folder_store.create("runs/a", b"y")  # nothing is in the way of the next one
-        folder_store._backend.delete("runs/a")
+            assert store.read("runs/a") == b"x" * 5000
+            store._backend.delete("runs/a")
+        store.create("runs/a", b"y")  # nothing is in the way of the next one
+        store._backend.delete("runs/a")
+        holds()
 
-    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder, folder) > 15
+    assert sweep(lambda: store.create("runs/a", b"x" * 5000), check, module, step=step) > 15
     assert states == sorted(states)
     assert True in states[:-1], "also killed after the file appeared"
+    sweep_up(store, monkeypatch)
 
 
-def test_swap(folder_store: Store) -> None:
-    pointer = folder_store.pointer("p")
-    pointer.create(0)
+@every(5)
+def test_swap(step: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, module, holds = place
+    pointer = store.pointer("p")
+    before = pointer.create(0).value
 
     def work() -> None:
         held = pointer.read()
         pointer.swap(held, held.value + 1)
 
-    before = 0
-
     def check(was_killed: bool) -> None:
         nonlocal before
+        holds()
         held = pointer.read()
         assert held.value in (before, before + 1)
         assert was_killed or held.value == before + 1
         before = pointer.swap(held, held.value + 10).value  # the lock went with its holder
-        assert folder_store.list("") == ["p", "store.json"]
+        assert [name for name in store.list("") if name != "store.json"] == ["p"]
 
-    assert sweep(work, check, folder, folder) > 25
+    assert sweep(work, check, module, step=step) > 25
+    sweep_up(store, monkeypatch)
+    assert pointer.read().value == before
 
 
-def test_seal(folder_store: Store) -> None:
+@every(7)
+def test_create_of_a_file_and_its_deletion(
+    step: int, kept: Store, backend: NamedBackend, objects: Careless, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(1000))  # more would be hashed by threads, which a fork leaves behind
+
+    def work() -> None:
+        backend.create_file("a/b", tmp_path / "file")
+        backend.delete("a/b")
+
+    def check(was_killed: bool) -> None:
+        nothing_is_unknown(objects, backend._names)
+        if kept.exists("a/b"):
+            assert was_killed
+            assert kept.read("a/b") == bytes(1000)
+            backend.delete("a/b")
+
+    assert sweep(work, check, database, step=step) > 50
+    swept(backend, monkeypatch)
+
+
+@every(7)
+def test_seal(step: int, folder_store: Store) -> None:
     attempt = 0
 
     def work() -> None:
@@ -63,25 +114,20 @@ def test_seal(folder_store: Store) -> None:
     def check(was_killed: bool) -> None:
         nonlocal attempt
         uri = f"datasets/k-{attempt}"
-        writer = folder_store.writer(uri)
-        assert set(writer.existing()) <= {"a", "b/c"}
-        if folder_store.exists(f"{uri}/manifest.json"):
-            folder_store.verify(uri)
-        else:
+        assert set(folder_store.writer(uri).existing()) <= {"a", "b/c"}
+        if not folder_store.exists(f"{uri}/manifest.json"):
             assert was_killed
-            work()  # another goes on with what is there
-            folder_store.verify(uri)
+            work()  # another continues with what is there
+        folder_store.verify(uri)
         attempt += 1
 
-    assert sweep(work, check, folder, folder) > 60
+    assert sweep(work, check, folder, step=step) > 60
 
 
-def test_opening(tmp_path: Path) -> None:
+@every(17)
+def test_opening(step: int, tmp_path: Path) -> None:
     stores = iter(range(10_000))
     uri = ""
-
-    def work() -> None:
-        open_store(uri)
 
     def check(was_killed: bool) -> None:
         nonlocal uri
@@ -90,19 +136,7 @@ def test_opening(tmp_path: Path) -> None:
         uri = str(tmp_path / str(next(stores)))
 
     check(True)
-    assert sweep(work, check, folder, folder, step=7) > 100
-
-
-def test_leftovers_are_swept_after_a_day(folder_store: Store, tmp_path: Path) -> None:
-    old, new = tmp_path / "store/.tmp" / ("0" * 32), tmp_path / "store/.tmp" / ("1" * 32)
-    for draft in (old, new):
-        draft.write_bytes(b"part of a file")
-    now = new.stat().st_mtime
-    os.utime(old, (now - 90_000, now - 90_000))
-    os.utime(new, (now - 80_000, now - 80_000))
-    open_store(folder_store.uri)
-    assert not old.exists()
-    assert new.exists()
+    assert sweep(lambda: open_store(uri) and None, check, folder, step=step) > 100
 
 
 @pytest.mark.parametrize("path", ["aliases/m/champion", "p"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from data_contracts.errors import UsageError
@@ -64,9 +66,8 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_paths(path: str, expected: str) -> None:
-    assert path == expected
+def test_paths() -> None:
+    assert {expected: path for path, expected in PATHS if path != expected} == {}
 
 
 def test_a_key_that_is_no_name_stands_under_its_digest() -> None:
@@ -77,12 +78,29 @@ def test_a_key_that_is_no_name_stands_under_its_digest() -> None:
         layout.check_path(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("abc-3", ("abc", 3)), ("a-b-10", ("a-b", 10)), ("abc", None), ("abc-03", None), ("-1", None)],
-)
-def test_split_attempt(name: str, expected: tuple[str, int] | None) -> None:
-    assert layout.split_attempt(name) == expected
+SPLIT = [
+    (layout.split_attempt, "abc-3", ("abc", 3)),
+    (layout.split_attempt, "a-b-10", ("a-b", 10)),
+    (layout.split_attempt, "abc", None),
+    (layout.split_attempt, "abc-03", None),
+    (layout.split_attempt, "-1", None),
+    *((layout.split_generation, name, number) for name, number in (("g0", 0), ("g12", 12))),
+    *((layout.split_generation, name, None) for name in ("g", "g01", "g-1", "g1x", "x1")),
+    (layout.split_checkpoint, "5-g1", (5, 1, "")),
+    (layout.split_checkpoint, "5-g1.verified", (5, 1, "verified")),
+    (layout.split_checkpoint, "5-g1.quarantined", (5, 1, "quarantined")),
+    *((layout.split_checkpoint, name, None) for name in ("5-g01", "-g1", "5-g1.verified.json")),
+    (layout.split_exposure, layout.exposure("0f", 12), ("0f", 12, "json")),
+    (layout.split_exposure, layout.exposure("0f", 0, "spent.json"), ("0f", 0, "spent.json")),
+    (layout.split_exposure, layout.exposure("0f", 0, "better"), ("0f", 0, "better")),
+    (layout.split_exposure, layout.exposed_rows("0f"), None),
+    *((layout.split_exposure, f"exposures/{path}", None) for path in ("0f/01.json", "0f/1.txt", "a/0f/1.json")),
+]
+
+
+@pytest.mark.parametrize(("split", "name", "parts"), SPLIT)
+def test_a_name_is_split_or_told_from_others(split: Callable[[str], object], name: str, parts: object) -> None:
+    assert split(name) == parts
 
 
 @pytest.mark.parametrize(
@@ -108,41 +126,3 @@ def test_history_is_no_alias() -> None:
     with pytest.raises(UsageError) as raised:
         layout.alias("digits", "history")
     assert str(raised.value) == "'history' cannot be an alias: receipts are kept under that name. Choose another."
-
-
-@pytest.mark.parametrize(
-    ("name", "number"), [("g0", 0), ("g12", 12), ("g", None), ("g01", None), ("g-1", None), ("g1x", None), ("x1", None)]
-)
-def test_a_generation_is_told_from_other_names(name: str, number: int | None) -> None:
-    assert layout.split_generation(name) == number
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("5-g1", (5, 1, "")),
-        ("5-g1.verified", (5, 1, "verified")),
-        ("5-g1.quarantined", (5, 1, "quarantined")),
-        ("5-g01", None),
-        ("-g1", None),
-        ("5-g1.verified.json", None),
-    ],
-)
-def test_a_checkpoint_and_its_marks_are_told_from_other_names(name: str, parts: object) -> None:
-    assert layout.split_checkpoint(name) == parts
-
-
-@pytest.mark.parametrize(
-    ("path", "parts"),
-    [
-        (layout.exposure("0f", 12), ("0f", 12, "json")),
-        (layout.exposure("0f", 0, "spent.json"), ("0f", 0, "spent.json")),
-        (layout.exposure("0f", 0, "better"), ("0f", 0, "better")),
-        (layout.exposed_rows("0f"), None),
-        ("exposures/0f/01.json", None),
-        ("exposures/0f/1.txt", None),
-        ("exposures/a/0f/1.json", None),
-    ],
-)
-def test_an_exposure_is_told_from_other_names(path: str, parts: object) -> None:
-    assert layout.split_exposure(path) == parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,75 +43,78 @@ def away(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     return take_away
 
 
+@pytest.fixture
+def keeper(store: Store) -> Iterator[LeaseKeeper]:
+    """One that renews quickly and is stopped in the end."""
+    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001, patience_s=5)
+    yield keeper
+    keeper.stop()
+    assert not keeper.is_alive()
+
+
 @pytest.mark.parametrize("times", [0, 1, 5])
+@pytest.mark.parametrize("waits", [False, True])
 def test_a_store_that_is_away_for_a_while_delays_the_lease(
-    times: int, store: Store, away: Callable[[int], None]
+    times: int, waits: bool, store: Store, away: Callable[[int], None], keeper: LeaseKeeper
 ) -> None:
-    away(times)
-    keeper = LeaseKeeper(store, PATH, "me")
+    other = Lease.take(store, PATH, "other") if waits else None
+    away(0 if waits else times)
     keeper.start()
-    assert keeper.token(30) == 0
+    if other is not None:
+        assert keeper.token(0.05) is None
+        away(times)
+        other.release()
+    assert keeper.token(30) == waits
     keeper.stop()
     assert store.pointer(PATH).read().value["released"]
 
 
-def test_waiting_for_anothers_lease_survives_a_store_that_is_away(store: Store, away: Callable[[int], None]) -> None:
-    other = Lease.take(store, PATH, "other")
-    keeper = LeaseKeeper(store, PATH, "me", patience_s=5)
-    keeper.start()
-    assert keeper.token(0.05) is None
-    away(3)
-    other.release()
-    assert keeper.token(30) == 1
-    keeper.stop()
-
-
-def test_a_store_that_stays_away_does_not_hold_up_the_end(store: Store, away: Callable[[int], None]) -> None:
+def test_a_store_that_stays_away_does_not_hold_up_the_end(away: Callable[[int], None], keeper: LeaseKeeper) -> None:
     away(10**9)
-    keeper = LeaseKeeper(store, PATH, "me")
     keeper.start()
     assert keeper.token(0.01) is None
     keeper.stop()
-    assert not keeper.is_alive()
     keeper.check()
 
 
 def test_a_store_that_stays_away_for_too_long_is_told(
-    store: Store, away: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    away: Callable[[int], None], keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "Outage", lambda: Outage(patience_s=0.01))
     away(10**9)
-    keeper = LeaseKeeper(store, PATH, "me")
     keeper.start()
     keeper.join(30)
     with pytest.raises(StorageUnavailable):
         keeper.token(0)
-    keeper.stop()
 
 
-def test_it_is_renewed_until_it_is_released(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewed, enough, renew = [], threading.Event(), Lease.renew
+def test_it_is_renewed_through_outages_and_each_is_told_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, full = store._backend.replace, threading.Event()
+    renewed, told = list[str](), list[str]()
 
-    def counted(lease: Lease) -> None:
-        renewed.append(lease.token)
-        if len(renewed) == 2:
-            raise StorageUnavailable("the store is away.")
-        renew(lease)
-        if len(renewed) == 4:
-            enough.set()
+    def replace(path: str, data: bytes, tag: str) -> str:
+        if full.is_set():
+            raise StorageUnavailable("the disk is full.")
+        renewed.append(path)
+        return real(path, data, tag)
 
-    monkeypatch.setattr(Lease, "renew", counted)
-    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001)
+    monkeypatch.setattr(store._backend, "replace", replace)
+    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
     keeper.start()
-    assert enough.wait(60), "a renewal that the store did not answer does not end the keeping"
+    assert keeper.token(30) == 0
+    for _ in range(2):
+        full.set()
+        until(lambda: keeper.away is not None)
+        full.clear()
+        until(lambda: keeper.away is None)
     keeper.stop()
-    held = store.pointer(PATH).read()
-    assert held is not None
-    assert held.value == {"beat": len(renewed), "holder": with_process("me"), "released": True, "token": 0}
+    assert told == ["the disk is full."] * 2
+    assert store.pointer(PATH).read().value == {
+        "beat": len(renewed), "holder": with_process("me"), "released": True, "token": 0,
+    }  # fmt: skip
 
 
-def test_a_lease_that_was_lost_is_told(store: Store) -> None:
-    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001)
+def test_a_lease_that_was_lost_is_told(store: Store, keeper: LeaseKeeper) -> None:
     keeper.start()
     assert keeper.token(60) == 0
     pointer, beat = store.pointer(PATH), {"beat": 0, "holder": "other", "released": False, "token": 1}
@@ -140,27 +143,3 @@ def test_the_store_is_asked_who_holds_the_lease(store: Store, away: Callable[[in
         keeper.confirm()
     keeper.check()
     keeper.stop()
-
-
-def test_a_store_that_takes_no_renewal_is_told_once_for_each_outage(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, full = store._backend.replace, threading.Event()
-    told: list[str] = []
-
-    def replace(path: str, data: bytes, tag: str) -> str:
-        if full.is_set():
-            raise StorageUnavailable("the disk is full.")
-        return real(path, data, tag)
-
-    monkeypatch.setattr(store._backend, "replace", replace)
-    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
-    keeper.start()
-    assert keeper.token(30) == 0
-    for _ in range(2):
-        full.set()
-        until(lambda: keeper.away is not None)
-        full.clear()
-        until(lambda: keeper.away is None)
-    keeper.stop()
-    assert told == ["the disk is full."] * 2

@@ -190,22 +190,6 @@ def test_a_copy_that_another_process_deletes_at_once_is_made_again(
     assert (held, laid_out(copy)) == ([False, False, True], {"a": b"aaaa", "sub/b": b"b"})
 
 
-@pytest.mark.parametrize(
-    ("data", "what"), [(b"aaab", "does not hold the bytes that were sealed"), (None, "is missing")]
-)
-def test_a_stored_file_that_is_damaged_is_named_and_not_copied(
-    data: bytes | None, what: str, folder_store: Store, manifest: Manifest, backend: Backend, tmp_path: Path
-) -> None:
-    stored = Path(folder_store.uri, "datasets/k-0/a")
-    stored.unlink()
-    if data is not None:
-        stored.write_bytes(data)
-    with pytest.raises(CorruptError, match=f"^datasets/k-0/a {what}") as raised:
-        copy_of(manifest, backend, tmp_path / "cache")
-    assert raised.value.details == {"file": "datasets/k-0/a"}
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
 @pytest.mark.parametrize("use", ["copy", "link", "verify"])
 def test_a_stored_file_that_grew_without_end_is_not_read_to_its_end(
     use: str, folder_store: Store, manifest: Manifest, backend: Backend, tmp_path: Path

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError, from_json
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
 from tests.support.damage import overwrite
@@ -69,19 +67,28 @@ def test_a_broken_store_file(folder_store: Store, text: str) -> None:
     assert raised.value.details == {"file": "store.json"}
 
 
-IGNORED = [
-    ("conditional_create", {"method": "PUT", "match": ".probe/", "times": 2}, 0),
-    ("conditional_large_create", {"method": "POST", "match": "uploadId="}, 0),
-    ("conditional_overwrite", {"method": "PUT", "match": ".probe/"}, 6),
+NOT_IMPLEMENTED = {"do": "refuse", "status": 501, "code": "NotImplemented"}
+FALSE_412 = {"do": "refuse", "status": 412, "code": "PreconditionFailed"}
+# A server that ignores a condition, does not know it, or refuses one that holds: which request of the probe, after how
+# many PUTs (three creates, a part, a create, an overwrite) that are carried out as they are.
+DISHONEST = [
+    ("conditional_create", {"do": "ignore", "method": "PUT", "times": 2}, 0),
+    ("conditional_large_create", {"do": "ignore", "method": "POST", "match": "uploadId="}, 0),
+    ("conditional_overwrite", {"do": "ignore", "method": "PUT"}, 6),
+    ("conditional_create", {"method": "PUT", **NOT_IMPLEMENTED}, 0),
+    ("conditional_create", {"method": "PUT", **FALSE_412}, 0),
+    ("conditional_large_create", {"method": "POST", "match": "uploadId=", **NOT_IMPLEMENTED}, 0),
+    ("conditional_overwrite", {"method": "PUT", **NOT_IMPLEMENTED}, 5),
+    ("conditional_overwrite", {"method": "PUT", **FALSE_412}, 5),
 ]
 
 
-@pytest.mark.parametrize(("what", "fault", "after"), IGNORED)
-def test_a_server_that_ignores_conditions_is_refused(s3: S3Server, what: str, fault: dict, after: int) -> None:
+@pytest.mark.parametrize(("what", "fault", "after"), DISHONEST)
+def test_a_server_without_conditional_writes_is_refused(s3: S3Server, what: str, fault: dict, after: int) -> None:
     uri = f"s3://{s3.bucket()}/x"
-    if after:  # the first PUTs of the probe are carried out as they are: three creates, a part, a create, an overwrite
+    if after:
         s3.fault("pass", method="PUT", match=".probe/", times=after)
-    s3.fault("ignore", **fault)
+    s3.fault(**{"match": ".probe/", **fault})
     with pytest.raises(UsageError) as raised:
         open_store(uri, s3.options)
     assert raised.value.message == (
@@ -89,41 +96,6 @@ def test_a_server_that_ignores_conditions_is_refused(s3: S3Server, what: str, fa
     )
     with pytest.raises(UsageError, match="There is no store"):
         open_store(uri, s3.options, create=False)
-
-
-REFUSING = [
-    # Whether the server knows no condition, or refuses one that holds: which request, after how many of its kind.
-    ("conditional_create", {"method": "PUT", "status": 501, "code": "NotImplemented"}, 0),
-    ("conditional_create", {"method": "PUT", "status": 412, "code": "PreconditionFailed"}, 0),
-    ("conditional_large_create", {"method": "POST", "match": "uploadId=", "status": 501, "code": "NotImplemented"}, 0),
-    ("conditional_overwrite", {"method": "PUT", "status": 501, "code": "NotImplemented"}, 5),
-    ("conditional_overwrite", {"method": "PUT", "status": 412, "code": "PreconditionFailed"}, 5),
-]
-
-
-@pytest.mark.parametrize(("what", "fault", "after"), REFUSING)
-def test_a_server_that_refuses_conditions_is_refused(s3: S3Server, what: str, fault: dict, after: int) -> None:
-    uri = f"s3://{s3.bucket()}/x"
-    if after:
-        s3.fault("pass", method="PUT", match=".probe/", times=after)
-    s3.fault("refuse", **{"match": ".probe/", **fault})
-    with pytest.raises(UsageError) as raised:
-        open_store(uri, s3.options)
-    assert raised.value.message.startswith(f"The server of {uri} does not honour conditional writes ({what}), so ")
-
-
-def test_another_process_makes_it_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was not there at the first look, but is when ours is to be written: the other's word counts."""
-    before = store.read("store.json")
-    read = Store.read_json
-
-    def not_yet(self: Store, path: str) -> object:
-        monkeypatch.setattr(Store, "read_json", read)
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(Store, "read_json", not_yet)
-    open_store(store.uri, store.storage_options)
-    assert store.read("store.json") == before
 
 
 # Who may not, and what does not answer.
@@ -169,23 +141,19 @@ def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: 
     closed = tmp_path / "store" / "closed"
     closed.mkdir(mode=0o700)
     if os.geteuid() != 0:
-        closed.chmod(0)
-        for folder in (tmp_path / "store", tmp_path / "store/.tmp", tmp_path):
-            folder.chmod(0o500)
-    work = {
-        "make": lambda: open_store(str(tmp_path / "other")),
-        "create": lambda: open_store(folder_store.uri).create("x", b""),
-        "swap": lambda: pointer.swap(held, 2),
-        "list": lambda: folder_store.list("closed"),
+        for folder in (closed, tmp_path / "store/.tmp", tmp_path / "store", tmp_path):
+            folder.chmod(0o500 if folder != closed else 0)
+    work, named = {
+        "make": (lambda: open_store(str(tmp_path / "other")), ""),
+        "create": (lambda: open_store(folder_store.uri).create("x", b""), "x in "),
+        "swap": (lambda: pointer.swap(held, 2), "p in "),
+        "list": (lambda: folder_store.list("closed"), "closed in "),
     }[what]
     error = as_nobody(work)
-    tmp_path.chmod(0o700)
-    (tmp_path / "store").chmod(0o700)
-    (tmp_path / "store/.tmp").chmod(0o700)
+    for folder in (tmp_path, tmp_path / "store", tmp_path / "store/.tmp"):
+        folder.chmod(0o700)
     assert isinstance(error, UsageError)
-    assert error.exit_code == 2
     where = tmp_path / ("other" if what == "make" else "store")
-    named = {"make": "", "create": "x in ", "swap": "p in ", "list": "closed in "}[what]
     assert error.message == f"This user may not use {named}the store {where} (Permission denied)."
     assert error.remedy == "Give this user permission for the folder, or name another store."
 
@@ -203,24 +171,14 @@ def test_a_store_that_may_only_be_read_is_read(folder_store: Store, tmp_path: Pa
     assert as_nobody(work) is None
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", ["file", "file/below", "/proc/store"])
+def test_a_folder_that_cannot_be_made(tmp_path: Path, uri: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    for uri in (tmp_path / "file", tmp_path / "file/below"):
-        with pytest.raises(UsageError) as refused:
-            open_store(str(uri))
-        assert str(refused.value) == (
-            f"The folder of the store {uri} cannot be made: {tmp_path}/file is a file, not a folder. "
-            "Name another folder."
-        )
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
-def test_a_folder_that_cannot_be_made() -> None:
+    why = "its file system takes no new folders" if uri[0] == "/" else f"{tmp_path}/file is a file, not a folder"
     with pytest.raises(UsageError) as refused:
-        open_store("/proc/store")
-    assert str(refused.value) == (
-        "The folder of the store /proc/store cannot be made: its file system takes no new folders. Name another folder."
-    )
+        open_store(str(tmp_path / uri))
+    folder = f"The folder of the store {tmp_path / uri} cannot be made"
+    assert str(refused.value) == f"{folder}: {why}. Name another folder."
 
 
 def test_a_folder_under_a_file(folder_store: Store) -> None:
@@ -229,34 +187,6 @@ def test_a_folder_under_a_file(folder_store: Store) -> None:
         folder_store.create("a/b", b"")
     assert not folder_store.exists("a/b")
     assert folder_store.list("a/b") == []
-
-
-def test_a_full_disk_is_storage(folder_store: Store) -> None:
-    """A limit on file size stands for it: the write fails half way, and nothing is left of it."""
-    held = folder_store.pointer("p").create("a")
-
-    def work() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        folder_store.create("x", bytes(100_000))
-
-    def swap() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        folder_store.pointer("p").swap(held, "b" * 100_000)
-
-    os.chmod(folder_store.uri, 0o777)
-    open_to_all(Path(folder_store.uri))
-    for name in (".tmp", ".locks"):
-        Path(folder_store.uri, name).mkdir(exist_ok=True)
-        os.chmod(Path(folder_store.uri, name), 0o777)
-    for limited, path in ((work, "x"), (swap, "p")):
-        error = as_nobody(limited)
-        assert isinstance(error, StorageUnavailable), error
-        assert error.message == f"{path} in the store {folder_store.uri} cannot be used now (File too large)."
-    assert not folder_store.exists("x")
-    assert folder_store.pointer("p").read() == held
-    assert os.listdir(Path(folder_store.uri, ".tmp")) == []
 
 
 def test_a_folder_that_was_just_removed_is_made_again(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.store import PointerMoved, Store, database, open_store
+from infra.store import Store, database, open_store
 from infra.store.database import NamedBackend, Names
 from tests.support.approved import approve_here
 from tests.support.careless import Careless
@@ -32,24 +33,34 @@ def losing(postgres: Postgres) -> Iterator[LosesCommits]:
 
 
 @pytest.fixture
+def table(postgres: Postgres, losing: LosesCommits, monkeypatch: pytest.MonkeyPatch) -> Names:
+    """New names, behind the proxy."""
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
+    names = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
+    names.prepare()
+    return names
+
+
+@pytest.fixture
+def store(tmp_path: Path, table: Names) -> Store:
+    return Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+
+
+@pytest.fixture
 def place(rclone_server: RcloneServer) -> str:
     return f"s3://{rclone_server.bucket()}/a"
-
-
-def store_at(place: str, rclone_server: RcloneServer, pointers: str) -> Store:
-    return open_store(place, rclone_server.options, pointers=pointers)
 
 
 @pytest.mark.slow
 def test_eight_processes_and_one_winner(place: str, rclone_server: RcloneServer, postgres: Postgres) -> None:
     """On a server that would let all eight win."""
-    store_at(place, rclone_server, postgres.url())
+    open_store(place, rclone_server.options, pointers=postgres.url())
     kinds, rounds = ["create", "swap", "seal", "lease"], 3
     assert race(kinds, place, rclone_server.options, rounds) == {kind: [1] * rounds for kind in kinds}
 
 
 def test_the_password_is_nowhere(place: str, rclone_server: RcloneServer, postgres: Postgres) -> None:
-    store = store_at(place, rclone_server, postgres.url())
+    store = open_store(place, rclone_server.options, pointers=postgres.url())
     assert store.read_json("store.json")["pointers"] == postgres.url()
     assert b"a-database-password" not in store.read("store.json")
     kept = [path for path in rclone_server.root.rglob("*") if path.is_file()]
@@ -67,93 +78,44 @@ def test_a_wrong_password(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -
         Names(postgres.url(password="env:WRONG"), "s3://b/c")
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_lost_answer_to_each_commit(
-    tmp_path: Path, postgres: Postgres, losing: LosesCommits, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit is carried out, the connection closes: what was done is done once, and told as done."""
-    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
-    table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
-    table.prepare()
-    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
-    pointer = store.pointer("p")
-    losing.times = times
-    held = pointer.create("a")
-    losing.times = times
-    store.create("x", b"ours")
-    losing.times = times
-    moved = pointer.swap(held, "b")
-    losing.times = times
-    store._backend.delete("x")
-    assert losing.lost == 4 * times
-    assert pointer.read() == moved
-    assert moved.version == 2
-    assert not store.exists("x")
-    with pytest.raises(PointerMoved):
-        pointer.swap(held, "c")
-
-
-def test_commits_lost_in_the_middle_of_a_race(
-    tmp_path: Path, postgres: Postgres, losing: LosesCommits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
-    table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
-    table.prepare()
-    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+def test_commits_lost_in_the_middle_of_a_race(store: Store, losing: LosesCommits) -> None:
     for turn in range(5):
         losing.times = 6
-
-        def create(number: int, turn: int = turn) -> bool:
-            try:
-                store.create(f"race/{turn}", b"%d" % number)
-            except FileExistsError:
-                return False
-            return True
-
         with ThreadPoolExecutor(6) as pool:
-            won = list(pool.map(create, range(6)))
+            won = list(pool.map(store.create_once, [f"race/{turn}"] * 6, [b"%d" % number for number in range(6)]))
         assert sum(won) == 1
         assert store.read(f"race/{turn}") == b"%d" % won.index(True)
     assert losing.lost >= 20
 
 
 def test_eight_that_make_the_table_at_once(postgres: Postgres) -> None:
-    import psycopg
+    with psycopg.connect(
+        host="127.0.0.1", port=postgres.port, user="tw", password=os.environ[PASSWORD_IN], dbname="postgres",
+        autocommit=True,
+    ) as connection:  # fmt: skip
+        connection.execute(b"CREATE DATABASE fresh")
+    url = postgres.url().replace("/postgres", "/fresh")
+    approve_here(url, f"env:{PASSWORD_IN}")
+    barrier = threading.Barrier(8)
 
-    for turn in range(3):
-        fresh = f"fresh_{turn}"
-        with psycopg.connect(
-            host="127.0.0.1", port=postgres.port, user="tw", password=os.environ[PASSWORD_IN], dbname="postgres",
-            autocommit=True,
-        ) as connection:  # fmt: skip
-            connection.execute(f"CREATE DATABASE {fresh}".encode())
-        url = postgres.url().replace("/postgres", f"/{fresh}")
-        approve_here(url, f"env:{PASSWORD_IN}")
-        barrier = threading.Barrier(8)
+    def prepare(number: int) -> bool:
+        table = Names(url, f"s3://bucket/{number}")
+        barrier.wait(30)
+        table.prepare()
+        return table.prepared()
 
-        def prepare(number: int, url: str = url, barrier: threading.Barrier = barrier) -> bool:
-            table = Names(url, f"s3://bucket/{number}")
-            barrier.wait(30)
-            table.prepare()
-            return table.prepared()
-
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(prepare, range(8)))
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(prepare, range(8)))
 
 
-def test_names_are_compared_byte_by_byte(tmp_path: Path, postgres: Postgres) -> None:
-    table = Names(postgres.url(), f"s3://bucket/{next(_numbers)}")
-    table.prepare()
-    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+def test_names_are_compared_byte_by_byte(store: Store) -> None:
     for path in ("a/B", "a/b", "a_/x", "aB/x", "a/é", "A/b", "a/_", "a/c-1"):
         store.create(path, b"")
     assert store.list("a") == sorted(["B", "b", "é", "_", "c-1"])
     assert store.list("") == ["A", "a", "aB", "a_"]
 
 
-def test_a_user_who_may_not(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Names(postgres.url(), "s3://b/c")
-    table.prepare()
+def test_a_user_who_may_not(table: Names, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     table._do(lambda connection: connection.exec_driver_sql("CREATE ROLE reader LOGIN PASSWORD 'reads'"))
     monkeypatch.setenv("READER", "reads")
     url = postgres.url().replace("tw:env:TEST_POSTGRES_PASSWORD", "reader:env:READER")

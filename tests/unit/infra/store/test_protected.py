@@ -90,15 +90,11 @@ def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path,
     modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "store")}
     assert len(modes) > 8
     assert {path: one for path, one in modes.items() if one != mode} == {}
-
-
-def test_a_store_of_an_earlier_version_with_writable_files_works(tmp_path: Path) -> None:
-    store = filled(tmp_path / "store")
-    for path in files(tmp_path / "store"):
+    for path in files(tmp_path / "store"):  # as an earlier version left them
         path.chmod(0o664)
     store = open_store(str(tmp_path / "store"), create=False)
     assert [entry.path for entry in store.verify("datasets/k-0").files] == ["a", "b", "c"]
-    assert moved(store) == 2
+    assert moved(store) == 3
 
 
 @pytest.mark.root

@@ -11,7 +11,7 @@ from tests.support.racers import race
 from tests.support.s3 import S3Server
 
 
-@pytest.mark.parametrize(("kind", "rounds"), [("folder", 15), ("s3", 4)])
+@pytest.mark.parametrize(("kind", "rounds"), [("folder", 8), ("s3", 2)])
 def test_one_wins(kind: str, rounds: int, tmp_path: Path, s3: S3Server) -> None:
     """All open the same new store first, so that its making is a race, too."""
     uri, options = (str(tmp_path / "new"), {}) if kind == "folder" else (f"s3://{s3.bucket()}", s3.options)

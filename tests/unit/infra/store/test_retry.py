@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from infra.gang.supervisor import in_background
 from infra.store import Lease, Store, layout, open_store
 from infra.store import lease as store_lease
 from infra.store.lease import ConductorWatch, Outage, patiently
@@ -138,37 +137,21 @@ def test_a_conductor_that_is_seen_dead_is_not_waited_for(store: Store, clock: Cl
         seen.look()
 
 
-def cancel(store: Store) -> None:
-    store.create_json(layout.cancel(TRAINING, 0), {})
+ENDS: dict[str, tuple[Callable[[Store], object], type[TrainwrightError] | None]] = {
+    "cancelled": (lambda store: store.create_json(layout.cancel(TRAINING, 0), {}), Cancelled),
+    "usurped": (lambda store: Lease.take(store, layout.lease(TRAINING), "other", patience_s=0), Fenced),
+    "another generation is cancelled": (lambda store: store.create_json(layout.cancel(TRAINING, 1), {}), None),
+}
 
 
-def cancel_another(store: Store) -> None:
-    store.create_json(layout.cancel(TRAINING, 1), {})
-
-
-def usurp(store: Store) -> None:
-    Lease.take(store, layout.lease(TRAINING), "other", patience_s=0)
-
-
-@pytest.mark.parametrize(("event", "error"), [(cancel, Cancelled), (usurp, Fenced), (cancel_another, None)])
-def test_what_ends_a_node(
-    event: Callable[[Store], Any], error: type[TrainwrightError] | None, store: Store, lease: Lease, clock: Clock
-) -> None:
+@pytest.mark.parametrize("end", ENDS)
+def test_what_ends_a_node(end: str, store: Store, lease: Lease, clock: Clock) -> None:
+    event, error = ENDS[end]
     seen = watch(store)
     seen.look()
     event(store)
     seen.look()  # asked again too soon: nothing is read
     clock.sleep(0.6)
-    if error is None:
+    ended = pytest.raises(error, match="Generation 0 of trainings/k-0") if error else contextlib.nullcontext()
+    with ended:
         seen.look()
-    else:
-        with pytest.raises(error, match="Generation 0 of trainings/k-0"):
-            seen.look()
-
-
-def test_work_in_the_background_answers_or_raises() -> None:
-    assert in_background(lambda: 3).result() == 3
-    failing = in_background(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        failing.result()
-    assert failing.done()

@@ -22,42 +22,31 @@ LIKE_PUT = (
 )
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counters:
-    """The counters of a process that has sent nothing yet."""
-    counters = Counters()
+CHARGED = [
+    *((name, {"Content-Length": "30"}, Resources(put_requests=1, written_bytes=30)) for name in LIKE_PUT),
+    ("GetObject", {}, Resources(get_requests=1, read_bytes=7)),
+    ("HeadObject", {}, Resources(get_requests=1)),
+    ("DeleteObject", {}, Resources()),
+    ("AbortMultipartUpload", {}, Resources()),
+    # The body's own bytes, without chunks and checksums.
+    (
+        "PutObject",
+        {"X-Amz-Decoded-Content-Length": "20", "Content-Length": "30"},
+        Resources(put_requests=1, written_bytes=20),
+    ),
+    ("PutObject", {}, Resources(put_requests=1)),
+]
+
+
+@pytest.mark.parametrize(("operation", "headers", "expected"), CHARGED)
+def test_a_request_is_counted_in_its_class(
+    operation: str, headers: dict[str, str], expected: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As botocore announces it to a client that two file systems share."""
+    counters, events = Counters(), HierarchicalEmitter()
     monkeypatch.setattr(s3, "COUNTERS", counters)
-    return counters
-
-
-def send(operation: str, **headers: str) -> None:
-    """What botocore tells of a request, to a client that two file systems share."""
-    events = HierarchicalEmitter()
-    count_requests(events)
-    count_requests(events)
+    for _ in range(2):
+        count_requests(events)
     events.emit(f"before-send.s3.{operation}", request=SimpleNamespace(headers=headers))
     events.emit(f"after-call.s3.{operation}", parsed={"ContentLength": 7} if operation == "GetObject" else {})
-
-
-@pytest.mark.parametrize("operation", LIKE_PUT)
-def test_what_costs_as_a_put_does(operation: str, counted: Counters) -> None:
-    send(operation, **{"Content-Length": "30"})
-    assert counted.total() == Resources(put_requests=1, get_requests=0, written_bytes=30, read_bytes=0)
-
-
-@pytest.mark.parametrize(("operation", "read"), [("GetObject", 7), ("HeadObject", 0)])
-def test_what_costs_as_a_get_does(operation: str, read: int, counted: Counters) -> None:
-    send(operation)
-    assert counted.total() == Resources(put_requests=0, get_requests=1, written_bytes=0, read_bytes=read)
-
-
-@pytest.mark.parametrize("operation", ["DeleteObject", "AbortMultipartUpload"])
-def test_what_is_free(operation: str, counted: Counters) -> None:
-    send(operation)
-    assert counted.total() == Resources()
-
-
-def test_the_bytes_are_the_bodys_own_without_chunks_and_checksums(counted: Counters) -> None:
-    send("PutObject", **{"X-Amz-Decoded-Content-Length": "20", "Content-Length": "30"})
-    send("PutObject")
-    assert (counted.total().put_requests, counted.total().written_bytes) == (2, 20)
+    assert counters.total() == expected

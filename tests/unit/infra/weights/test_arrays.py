@@ -101,25 +101,6 @@ def test_other_shapes_and_names_are_told_apart(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xff" * 40,
-        struct.pack("<Q", 4) + b"null",
-        struct.pack("<Q", 2) + b"{}",
-        save({"x": np.ones(3)}),
-        save({"w": np.ones((2, 2))}),
-        struct.pack("<Q", 80_000) + b"[" * 80_000,
-    ],
-)
-def test_a_file_that_is_not_what_the_index_says_is_corrupt(data: bytes, store: Store) -> None:
-    files = {"weights-0.safetensors": data}
-    ref = sealed(store, "trainings/a-0/checkpoints/1-g0", files, {"w": [piece("weights-0.safetensors")]})
-    with pytest.raises(CorruptError):
-        dict(weights(store, ref))
-
-
 def overlapping(times: int, dtype: str = "BF16") -> bytes:
     """A file of as many tensors as `times`, all of the same bytes."""
     entry = {"dtype": dtype, "shape": [4, 2], "data_offsets": [0, 16]}
@@ -127,12 +108,16 @@ def overlapping(times: int, dtype: str = "BF16") -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(16)
 
 
-SHARED: dict[str, tuple[bytes, dict[str, list[dict[str, Any]]], str]] = {
-    "tensors of the same bytes": (
-        overlapping(4000),
-        {"w": [piece("weights-0.safetensors")]},
-        "is not a file of tensors",
-    ),
+WHOLE = {"w": [piece("weights-0.safetensors")]}
+WRONG: dict[str, tuple[bytes, dict[str, list[dict[str, Any]]], str | None]] = {
+    "nothing": (b"", WHOLE, None),
+    "noise": (b"\xff" * 40, WHOLE, None),
+    "null": (struct.pack("<Q", 4) + b"null", WHOLE, None),
+    "no tensor": (struct.pack("<Q", 2) + b"{}", WHOLE, None),
+    "another name": (save({"x": np.ones(3)}), WHOLE, None),
+    "another shape": (save({"w": np.ones((2, 2))}), WHOLE, None),
+    "nested deep": (struct.pack("<Q", 80_000) + b"[" * 80_000, WHOLE, None),
+    "tensors of the same bytes": (overlapping(4000), WHOLE, "is not a file of tensors"),
     "a piece many times": (
         save({"w": np.ones((1, 2), np.float32)}),
         {"w": [piece("weights-0.safetensors", (row, 0), 1) for row in range(4)]},
@@ -143,12 +128,21 @@ SHARED: dict[str, tuple[bytes, dict[str, list[dict[str, Any]]], str]] = {
         {"v": [piece("weights-0.safetensors")], "w": [piece("weights-0.safetensors", (0, 1))]},
         "does not match the tensors",
     ),
+    "a tensor larger than its pieces": (
+        save({"w": np.ones((2, 2), np.float32)}),  # the index says 4 x 2
+        {"w": [piece("weights-0.safetensors", rows=2)]},
+        "does not match the tensors in its files",
+    ),
 }
 
 
-@pytest.mark.parametrize("case", SHARED)
-def test_bytes_that_several_tensors_claim_are_corrupt(case: str, store: Store) -> None:
-    data, tensors, sentence = SHARED[case]
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_that_is_not_what_the_index_says_is_corrupt(
+    case: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case.startswith("a tensor larger"):
+        monkeypatch.setattr("infra.weights._whole", lambda *_: pytest.fail("it was put together"))
+    data, tensors, sentence = WRONG[case]
     ref = sealed(store, "trainings/a-0/checkpoints/1-g0", {"weights-0.safetensors": data}, tensors)
     with pytest.raises(CorruptError, match=sentence):
         dict(weights(store, ref))
@@ -163,16 +157,6 @@ def test_tied_weights_are_put_together_once(store: Store) -> None:
     assert list(found) == sorted(names)
     assert len({id(one) for one in found.values()}) == 1
     assert found["w0"].tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
-
-
-def test_a_tensor_that_is_said_to_be_larger_than_its_pieces_is_not_put_together(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infra.weights._whole", lambda *_: pytest.fail("it was put together"))
-    made = {"weights-0.safetensors": save({"w": np.ones((2, 2), np.float32)})}  # the index says 4 x 2
-    ref = sealed(store, "trainings/a-0/checkpoints/1-g0", made, {"w": [piece("weights-0.safetensors", rows=2)]})
-    with pytest.raises(CorruptError, match="does not match the tensors in its files"):
-        dict(weights(store, ref))
 
 
 def test_changed_weights_are_corrupt(store: Store) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 from blake3 import blake3
 from safetensors.numpy import save
 
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import InitSpec
-from infra.store import Store, layout, open_store
+from infra.store import Store, open_store
 from infra.weights import check_import, import_weights
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
@@ -62,10 +63,11 @@ def test_what_is_imported_is_not_fetched_again_unless_it_is_damaged(store: Store
     first = imported(store, tmp_path, "a.safetensors", sha256(ONE))
     (tmp_path / "a.safetensors").unlink()
     assert imported(store, tmp_path, "a.safetensors", sha256(ONE)) == first
-    held = Path(store.uri) / first.uri / "model.safetensors"
-    overwrite(held, TWO)
-    with pytest.raises(UsageError, match="there are no weights at a.safetensors"):
-        imported(store, tmp_path, "a.safetensors", sha256(ONE))
+    overwrite(Path(store.uri) / first.uri / "model.safetensors", TWO)
+    for name in ("a.safetensors", "model.pt"):
+        (tmp_path / "model.pt").write_bytes(b"")
+        with pytest.raises(UsageError, match=rf"no weights at {name}\. Name a file that ends in \.safetensors, or"):
+            imported(store, tmp_path, name, sha256(ONE))
     (tmp_path / "a.safetensors").write_bytes(ONE)
     assert imported(store, tmp_path, "a.safetensors", sha256(ONE)).id == first.id
 
@@ -83,8 +85,6 @@ def test_a_folder_goes_by_the_digest_of_its_list_as_sha256sum_prints_it(store: S
 
 
 def test_from_s3(store: Store, tmp_path: Path, s3_server: S3Server) -> None:
-    import s3fs
-
     bucket = s3_server.bucket()
     files = s3fs.S3FileSystem(
         key="an-access-key", secret="a-secret-key", endpoint_url=s3_server.url, skip_instance_cache=True
@@ -131,32 +131,25 @@ def test_refused_in_one_sentence_and_nothing_is_sealed(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_place_without_safetensors_says_what_may_be_named(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"no weights at model\.pt\. Name a file that ends in \.safetensors, or a fol"):
-        imported(store, tmp_path, "model.pt", sha256(b""))
-    assert layout.imported("sha256-ab") == "imports/sha256-ab"
+BOTH = {"one": ONE, "two": TWO}
+RESEALED = {
+    "sha256": ("one.safetensors", sha256(ONE), {"model.safetensors": TWO}),
+    "blake3": ("one.safetensors", f"blake3:{blake3(ONE).hexdigest()}", {"model.safetensors": TWO}),
+    "a folder": (".", of_folder(**BOTH), {"two.safetensors": ONE}),
+}
 
 
-@pytest.mark.parametrize("digest", [sha256(ONE), f"blake3:{blake3(ONE).hexdigest()}"])
+@pytest.mark.parametrize("case", RESEALED)
 def test_weights_that_were_sealed_anew_under_the_old_digest_are_not_used(
-    digest: str, store: Store, tmp_path: Path
+    case: str, store: Store, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.safetensors").write_bytes(ONE)
-    honest = imported(store, tmp_path, "a.safetensors", digest)
+    for name, data in BOTH.items():
+        (tmp_path / f"{name}.safetensors").write_bytes(data)
+    place, digest, changed = RESEALED[case]
+    honest = imported(store, tmp_path, place, digest)
     check_import(store, store.verify(honest))
-    forged = reseal(Path(store.uri), honest.uri, {"model.safetensors": TWO})
+    forged = reseal(Path(store.uri), honest.uri, changed)
     with pytest.raises(CorruptError, match=rf"^{honest.uri} does not hold the weights that its name stands for"):
         check_import(store, store.verify(forged))
-    again = imported(store, tmp_path, "a.safetensors", digest)
+    again = imported(store, tmp_path, place, digest)
     assert (again.uri, again.id) == (f"{honest.uri}-1", honest.id)
-
-
-def test_a_folder_of_weights_that_was_sealed_anew_is_not_used(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "one.safetensors").write_bytes(ONE)
-    (tmp_path / "two.safetensors").write_bytes(TWO)
-    honest = imported(store, tmp_path, ".", of_folder(one=ONE, two=TWO))
-    check_import(store, store.verify(honest))
-    forged = reseal(Path(store.uri), honest.uri, {"two.safetensors": ONE})
-    with pytest.raises(CorruptError, match="does not hold the weights that its name stands for"):
-        check_import(store, store.verify(forged))

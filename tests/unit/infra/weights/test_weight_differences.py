@@ -53,17 +53,22 @@ def test_a_difference_is_measured(
     assert difference == TensorDifference("m", 1, 2, values, of, largest, relative)
 
 
-def test_tensors_of_another_shape_or_type_or_name_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = found(monkeypatch, {"a": np.ones(2, F)}, {"a": np.ones((2, 1), F)})
-    assert told is not None
-    assert told.sentence == "it is float32[2] and float32[2, 1]"
-    told = found(monkeypatch, {"a": np.ones(2, F)}, {"a": np.ones(2, np.float64)})
-    assert told is not None
-    assert told.sentence == "it is float32[2] and float64[2]"
-    told = found(monkeypatch, {"b": np.ones(2, F), "c": np.ones(2, F)}, {"a": np.ones(2, F), "c": np.ones(2, F)})
-    assert told is not None
-    assert (told.tensor, told.tensors, told.of) == ("a", 2, 3)
-    assert told.sentence == "it is in one of the two alone"
+ONES = np.ones(2, F)
+OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"a": ONES}, {"a": np.ones((2, 1), F)}, "it is float32[2] and float32[2, 1]"),
+    ({"a": ONES}, {"a": np.ones(2, np.float64)}, "it is float32[2] and float64[2]"),
+    ({"b": ONES, "c": ONES}, {"a": ONES, "c": ONES}, "it is in one of the two alone"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "sentence"), OTHERS)
+def test_tensors_of_another_shape_or_type_or_name_differ(
+    before: dict[str, Any], after: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    difference = found(monkeypatch, before, after)
+    assert difference is not None
+    assert difference.sentence == sentence
+    assert (difference.tensor, difference.tensors, difference.of) == ("a", len(before), len({*before, *after}))
 
 
 def test_large_tensors_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
