@@ -35,7 +35,7 @@ from data_contracts.contract.great_expectations_engine import (
 from data_contracts.contract.questions import ROWS, Measure, ScanQuestion, values_of
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.contract.suites import ABOUT_ROWS, ConditionError, ForeignReference, local_schema
-from data_contracts.contract.translation import every_translated
+from data_contracts.contract.translation import translated
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Expectation, Failure, Quarantine, Suite
 from data_contracts.quoting import text_of
@@ -83,7 +83,7 @@ def check(
         classes = load() if some else {}
         return {index: Check(index, entries[index], schema, sensitive, classes) for index in some}
 
-    plans = every_translated(entries, schema) if resources else {}
+    plans = translated(entries, schema) if resources else {}
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, ScanQuestion)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block

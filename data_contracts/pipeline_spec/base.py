@@ -36,6 +36,12 @@ class FieldError(ValueError):
         super().__init__(f"{'.'.join(map(str, self.field))}: {sentence}")
 
 
+def check_one_of(section: BaseModel, first: str, second: str) -> None:
+    """ValueError unless exactly one of two fields is given."""
+    if [getattr(section, name) in (None, {}) for name in (first, second)].count(True) != 1:
+        raise ValueError(f"give either {first} or {second}, and not both")
+
+
 def dotted_path(text: str) -> str:
     """`text`, if it is a dotted path to an object in a module (`module.name`); else ValueError."""
     parts = text.split(".")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.expressions import check
-from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, is_none
+from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, check_one_of, is_none
 from data_contracts.pipeline_spec.contract import up_to_a_year
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
 
@@ -87,8 +87,7 @@ class GateSpec(Section):
 
     @model_validator(mode="after")
     def _one(self) -> GateSpec:
-        if (self.metric is None) == (self.expression is None):
-            raise ValueError("give either metric or expression, and not both")
+        check_one_of(self, "metric", "expression")
         if [getattr(self, name) for name in _ASKED].count(None) != len(_ASKED) - 1:
             raise ValueError("give exactly one of min, max, min_gain, margin and max_gap")
         if self.margin is not None and self.confidence is None:

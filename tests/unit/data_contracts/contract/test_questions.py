@@ -19,7 +19,7 @@ from data_contracts.contract.engine import decided
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import INTERPOLATIONS
 from data_contracts.contract.translation import _RULES, translated
-from tests.support.expectations import RESOURCES, E, in_files, reader, run
+from tests.support.expectations import RESOURCES, E, in_files, plan, reader, run
 
 BIG = [2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63)]
 SMALL = st.integers(-3, 4)
@@ -244,7 +244,7 @@ def asked_of_some(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 
 def _plan(name: str, column: str, kwargs: dict[str, Any]) -> ScanQuestion | str:
-    return translated(E(name, column=column, **kwargs), SCHEMA)
+    return plan(E(name, column=column, **kwargs), SCHEMA)
 
 
 def test_every_translated_expectation_is_compared() -> None:
@@ -264,7 +264,7 @@ def compare(table: pa.Table, expectations: list[dict[str, Any]]) -> list[bool]:
     """For each that is translated, whether one scan shows that it holds. Asserts that GX says the same of each, and of
     those that the scan finds broken, in the same words.
     """
-    plans = {index: translated(one, table.schema) for index, one in enumerate(expectations)}
+    plans = translated(dict(enumerate(expectations)), table.schema)
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, ScanQuestion)}
     if not questions:
         return []

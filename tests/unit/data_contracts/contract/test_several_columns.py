@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.translation import translated
-from tests.support.expectations import E, in_files, run
+from tests.support.expectations import E, in_files, plan, run
 
 TABLE = pa.table(
     {
@@ -59,7 +58,7 @@ def test_what_pandas_would_round_or_turn_into_another_type_is_left() -> None:
         E("compound_columns_to_be_unique", column_list=["a", "a"]),
         E("compound_columns_to_be_unique", column_list=["a"]),
     ):
-        assert isinstance(translated(one, schema), str), one
+        assert isinstance(plan(one, schema), str), one
     large = pa.table({"a": pa.array([2**53, None], pa.int64()), "b": [2**53 + 1, 1]})
     loaded: list[None] = []
 

@@ -101,7 +101,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, kwargs: dict[str, Any]) -> None:
     asked = {"type": f"expect_{name}", "kwargs": kwargs, "severity": "critical"}
     whole, real = pa.int64(), pa.float64()
-    question = translated(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
+    question = plan(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
     assert isinstance(question, ScanQuestion)
     assert reads_all_files(asked) == (kept(question.measures, []) != list(dict.fromkeys(question.measures)))
 
