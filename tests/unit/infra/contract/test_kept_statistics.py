@@ -18,7 +18,7 @@ from data_contracts.contract import file_statistics as statistics_records
 from data_contracts.contract.file_statistics import kept, reads_all_files
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import load_suite
-from data_contracts.contract.translation import translated
+from tests.support.expectations import plan
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
