@@ -202,8 +202,7 @@ def _of_rows(
 def _finding(entry: Expectation, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
     """What words the failure of an expectation, and those of its columns that do not exist."""
     columns = scope_of(entry, schema).columns
-    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return Finding(entry, columns, sensitive, whole), [name for name in columns if schema.get_field_index(name) < 0]
+    return Finding(entry, columns, sensitive, schema), [name for name in columns if schema.get_field_index(name) < 0]
 
 
 def check_and_set_aside(

@@ -80,20 +80,16 @@ def results_of(
         masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and may_read_all)
         on = f" on {', '.join(columns)}" if columns else ""
         text = f"{entry['type']}{on}" if masked else sentence(entry).removesuffix(".")
-        mine = broken.get(name, [])
-        if index in by_index:
-            failure = by_index[index]
-            found.append(Result(entry, columns, masked, text, failure, observed=failure.observed))
-        elif not mine:
-            observed = "" if masked else _observed(entry, profile)
-            found.append(Result(entry, columns, masked, text, observed=observed))
-        elif len(mine) < often[name]:
-            unclear = f"{len(mine)} of {often[name]} on this column are broken"
-            found.append(Result(entry, columns, masked, text, unclear=unclear))
-        else:
-            # All of them broke, in the order of the report.
-            at = sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)
-            found.append(Result(entry, columns, masked, text, mine[at], observed=mine[at].observed))
+        unplaced, unclear = broken[name], ""
+        failure = by_index.get(index)
+        if failure is None and 0 < len(unplaced) < often[name]:
+            unclear = f"{len(unplaced)} of {often[name]} on this column are broken"
+        elif failure is None and unplaced:  # all of them broke, in the order of the report
+            failure = unplaced[sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)]
+        observed = "" if failure is None else failure.observed
+        if failure is None and not unclear and not masked:
+            observed = _observed(entry, profile)
+        found.append(Result(entry, columns, masked, text, failure, unclear, observed))
     return found
 
 

@@ -466,12 +466,12 @@ _RULES = {
     "expect_column_values_to_be_unique": _Rule(_ONE, _VALUES, questions.unique),
     "expect_column_min_to_be_between": _Rule(_RANGE, _DOUBLES, questions.extreme("min")),
     "expect_column_max_to_be_between": _Rule(_RANGE, _DOUBLES, questions.extreme("max")),
-    "expect_column_mean_to_be_between": _Rule(_RANGE, _DOUBLES, questions.mean),
+    "expect_column_mean_to_be_between": _Rule(_RANGE, _DOUBLES, questions.added_up(per_value=True)),
     "expect_column_median_to_be_between": _Rule(_RANGE, _DOUBLES, questions.median),
     "expect_column_quantile_values_to_be_between": _Rule(
         ("column", "quantile_ranges", "allow_relative_error"), _DOUBLES, questions.quantiles
     ),
-    "expect_column_sum_to_be_between": _Rule(_RANGE, _DOUBLES, questions.sum_of),
+    "expect_column_sum_to_be_between": _Rule(_RANGE, _DOUBLES, questions.added_up(per_value=False)),
     "expect_column_stdev_to_be_between": _Rule(_RANGE, _DOUBLES, questions.deviation),
     "expect_column_unique_value_count_to_be_between": _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True),
     "expect_column_proportion_of_unique_values_to_be_between": _Rule(_RANGE, _VALUES, questions.proportion),

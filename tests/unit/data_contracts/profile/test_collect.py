@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, datetime, time
 from decimal import Decimal
-from time import sleep
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.profile import profile
 from data_contracts.profile.profile import Column, Merger, profile_of
 from data_contracts.records import Profile
 
@@ -113,28 +109,6 @@ def test_a_column_without_values_has_one_profile_however_many_parts_it_came_in()
     assert one.columns[0].model_copy(update={"rows": 5, "nulls": 5}) == two.columns[0]
     assert one.columns[0].distinct is None
     assert one.columns[1].distinct == two.columns[1].distinct == 1
-
-
-def test_an_interrupted_profile_reads_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *work: Any, **named: Any) -> Future[Any]:
-            super().submit(*work, **named)
-            waited_for: Future[Any] = Future()
-            waited_for.set_exception(KeyboardInterrupt())
-            return waited_for
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(500):
-            made.append(number)
-            sleep(0.001)
-            yield pa.record_batch({"a": [number]})
-
-    monkeypatch.setattr(profile, "ThreadPoolExecutor", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        profile_of(batches(), pa.schema({"a": pa.int64()}), [], 2)
-    assert len(made) < 500
 
 
 def test_an_error_in_one_column_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
