@@ -580,7 +580,7 @@ def _rendered(results: Sequence[Result], report: ContractReport, name: str, run_
         results=[
             ExpectationValidationResult(
                 success=one.failure is None and not one.unclear,
-                expectation_config=ExpectationConfiguration(severity=one.entry["severity"], **_shown_as(one)),
+                expectation_config=ExpectationConfiguration(**_shown_as(one)),
                 result=_details(one, report),
                 exception_info=nothing,
             )
@@ -599,12 +599,13 @@ def _rendered(results: Sequence[Result], report: ContractReport, name: str, run_
 
 
 def _shown_as(result: Result) -> dict[str, Any]:
-    """The type, arguments and description of the expectation that stands for a result's."""
+    """The expectation that stands for a result's: type, arguments, severity, description."""
     column = result.entry["kwargs"].get("column")
     hidden = ": its arguments are not shown, because a column is sensitive" if result.masked else ""
     return {
         "type": _ON_COLUMN if isinstance(column, str) else _ON_TABLE,
         "kwargs": {"column": _text(column)} if isinstance(column, str) else {},
+        "severity": result.entry["severity"],
         # Great Expectations fills in $names.
         "description": _text(f"{result.text}{hidden}").replace("$", "&#36;"),
     }

@@ -81,15 +81,15 @@ def results_of(
         on = f" on {', '.join(columns)}" if columns else ""
         text = f"{entry['type']}{on}" if masked else sentence(entry).removesuffix(".")
         unplaced, unclear = broken[name], ""
-        failure = by_index.get(index)
-        if failure is None and 0 < len(unplaced) < often[name]:
+        shown = by_index.get(index)
+        if shown is None and 0 < len(unplaced) < often[name]:
             unclear = f"{len(unplaced)} of {often[name]} on this column are broken"
-        elif failure is None and unplaced:  # all of them broke, in the order of the report
-            failure = unplaced[sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)]
-        observed = "" if failure is None else failure.observed
-        if failure is None and not unclear and not masked:
+        elif shown is None and unplaced:  # all of them broke, in the order of the report
+            shown = unplaced[sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)]
+        observed = "" if shown is None else shown.observed
+        if shown is None and not unclear and not masked:
             observed = _observed(entry, profile)
-        found.append(Result(entry, columns, masked, text, failure, unclear, observed))
+        found.append(Result(entry, columns, masked, text, shown, unclear, observed))
     return found
 
 

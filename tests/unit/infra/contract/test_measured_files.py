@@ -79,11 +79,10 @@ def checked(asked: ContractRequest, parts: Path, elsewhere: Elsewhere | None = N
     return contract_worker.main(asked.model_copy(update={"statistics": str(parts), "cluster": shared}), report)
 
 
-@pytest.mark.parametrize("sensitive", [[], ["x"]])
 def test_the_report_is_that_of_this_machine_to_the_byte(
-    sensitive: list[str], asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path
+    asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
-    asked = asked.model_copy(update={"sensitive": sensitive})
+    asked = asked.model_copy(update={"sensitive": ["x"]})
     here, there = checked(asked, tmp_path / "here"), checked(asked, tmp_path / "there", elsewhere)
     assert canonical(there.to_json()) == canonical(here.to_json())
     assert here.failures
