@@ -72,7 +72,7 @@ def results_of(
         if failure.index is None:  # of an earlier version
             broken[failure.expectation, failure.column].append(failure)
     often = Counter(_name(entry) for entry in suite["expectations"])
-    found = []
+    found: list[Result] = []
     for index, entry in enumerate(suite["expectations"]):
         name, columns = _name(entry), _columns(entry["kwargs"])
         # Only the class knows what an expectation of one's own reads.

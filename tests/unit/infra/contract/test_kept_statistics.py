@@ -18,13 +18,16 @@ from data_contracts.contract import file_statistics as statistics_records
 from data_contracts.contract.file_statistics import kept, reads_all_files
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import load_suite
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
+from data_contracts.messages import Message
+from data_contracts.messages.raw_data import ClusterTaskOrder, ContractOutcome, ContractRequest, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker, file_statistics
-from infra.contract.file_statistics import KNOWN, NEW
+from infra.contract.file_statistics import KNOWN, NEW, in_tasks, read_facts
 from infra.files import file_digest
 from infra.sources import read, resolve_sources
+from tests.support.cluster_tasks import Elsewhere
 from tests.support.expectations import plan
 
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [
@@ -67,14 +70,25 @@ def request(root: Path, files: list[SourceFile], suite: dict[str, Any], sensitiv
     )  # fmt: skip
 
 
-def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcome:
-    """The outcome in a process that has not seen the files; parts that are made are known afterwards."""
+def outcome(asked: ContractRequest, parts: Path | None = None, elsewhere: Elsewhere | None = None) -> ContractOutcome:
+    """The outcome in a process that has not seen the files; parts that are made are known afterwards.
+
+    Args:
+        elsewhere: other machines, which measure the files.
+    """
     read._FACTS.clear()
     if parts is None:
         return contract_worker.main(asked, lambda report: None)
     for name in (KNOWN, NEW):
         (parts / name).mkdir(exist_ok=True, parents=True)
-    found = contract_worker.main(asked.model_copy(update={"statistics": str(parts)}), lambda report: None)
+    shared = SharedFolder(folder=str(elsewhere.cluster.folder), at_once=4) if elsewhere is not None else None
+
+    def report(message: Message) -> None:
+        if isinstance(message, ClusterTaskOrder):
+            assert elsewhere is not None
+            elsewhere.done(message)
+
+    found = contract_worker.main(asked.model_copy(update={"statistics": str(parts), "cluster": shared}), report)
     for path in (parts / NEW).iterdir():
         path.rename(parts / KNOWN / path.name)
     return found
@@ -247,3 +261,81 @@ def test_what_cannot_be_read_or_does_not_fit_is_measured_again(
         change(part)
         path.write_text(json.dumps(part))
     assert outcome(asked, parts) == found
+
+
+# Other machines measure files. (A real cluster: integration.)
+ROWS = (1, 0, 700, 40, 3, 250)  # of files, one of them without rows
+MIB = 2**20
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    monkeypatch.setattr(file_statistics, "LEAST_TASK_BYTES", 1)
+    return Elsewhere(tmp_path / "shared", field="contract.runner")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> ContractRequest:
+    """A check of files of unequal sizes and columns, the last of them listed twice."""
+    draw = np.random.default_rng(0)
+    files = [written(tmp_path, number, rows, draw) for number, rows in enumerate(ROWS)]
+    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in [*POSSIBLE, *MORE[:4]]]
+    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
+    return request(tmp_path, [*files, files[-1]], suite, ["x"])
+
+
+def test_the_report_is_that_of_this_machine_to_the_byte(
+    asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    here, there = outcome(asked, tmp_path / "here"), outcome(asked, tmp_path / "there", elsewhere)
+    assert canonical(there.to_json()) == canonical(here.to_json())
+    assert here.failures
+    names = [sorted(path.name for path in (tmp_path / where / KNOWN).iterdir()) for where in ("here", "there")]
+    assert names[0] == names[1]
+    assert len(names[0]) == len(ROWS)  # the file that is listed twice is measured once
+    assert elsewhere.ordered["read_facts"] > 1
+    assert elsewhere.ordered["measure_file"] > 1
+    assert list(elsewhere.cluster.folder.iterdir()) == []
+
+
+def test_only_new_files_are_handed_over(asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    before = asked.model_copy(update={"files": asked.files[: len(ROWS) - 1]})
+    outcome(before, tmp_path / "parts", elsewhere)
+    elsewhere.ordered.clear()
+    again = outcome(asked, tmp_path / "parts", elsewhere)
+    assert elsewhere.ordered == {"read_facts": 2, "measure_file": 1}  # the last file, which is listed twice
+    assert again.rows == sum(ROWS) + ROWS[-1]
+
+
+def test_what_duckdb_cannot_measure_there_is_not_tried_here(
+    asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(file_statistics, "scanned", lambda *given: measured.append("scan"))
+    assert outcome(asked, tmp_path / "there", elsewhere).rows == sum(ROWS) + ROWS[-1]
+    assert len(measured) == len(ROWS)
+    assert list((tmp_path / "there" / KNOWN).iterdir()) == []
+
+
+def test_a_file_that_a_worker_cannot_read_is_named_with_what_to_do(asked: ContractRequest, tmp_path: Path) -> None:
+    Path(asked.files[2].uri).unlink()
+    sentence = r"contract.runner: a worker of the cluster cannot read .*2.parquet"
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read_facts(asked.sources, tmp_path, asked.files[2])
+    assert "the same path on every machine" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once", "pieces"),
+    [
+        ([], 4, []),
+        ([7 * MIB], 4, [[0]]),
+        ([MIB] * 3, 4, [[0, 1, 2]]),  # a piece of less costs more to start than to do
+        ([2 * MIB] * 8, 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ([30 * MIB, 0, MIB, MIB, 30 * MIB, 2 * MIB], 4, [[0], [1, 2, 3, 4], [5]]),
+        ([200 * MIB] * 8, 2, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ([0, 0, 0], 2, [[0, 1, 2]]),
+    ],
+)
+def test_neighbours_make_pieces_of_about_one_size(sizes: list[int], at_once: int, pieces: list[list[int]]) -> None:
+    assert [list(task) for task in in_tasks(sizes, at_once)] == pieces
