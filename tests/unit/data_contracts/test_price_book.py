@@ -47,4 +47,5 @@ def test_prices_of_one_region_need_no_region() -> None:
 
 def test_what_was_dropped_is_still_accepted() -> None:
     hours = [{"date": "2026-11-01", "hours": "22-6"}]
-    PriceBook.model_validate({"version": 1, "hours": hours, "stores": {}, "carbon": [1]})
+    book = PriceBook.model_validate({"version": 1, "hours": hours, "stores": {}, "carbon": [1]})
+    assert (book.machines, book.pools) == ({}, {})
