@@ -1,79 +1,18 @@
-"""The price book: what a node of each kind costs, since which day, and which kind of node a work pool has.
-
-It also has the hours of the day in which electricity or machines cost less, and the best hour to start. Hours decide
-only when a run starts (`schedule.within`); its cost is computed with the price of its machine.
-"""
+"""The price book: what a node of each kind costs, since which day, and which kind of node a work pool has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from data_contracts.canonical import Day
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 
-_HOUR = timedelta(hours=1)
-DAY = 24
 VERSION = 1
 # More than anything costs; so no sum of amounts is infinite.
 MOST = 1e12
-
-
-def hours_of(text: str) -> list[int]:
-    """The hours of a day that `22-06` names, from the first to the one before the last; ValueError if it names none."""
-    begin, dash, end = text.partition("-")
-    if not (dash and len(begin) == len(end) == 2 and (begin + end).isdecimal() and (begin + end).isascii()):
-        raise ValueError(f"{text!r} is not a range of hours; write it as 22-06")
-    first, last = int(begin), int(end)
-    if first >= DAY or last > DAY or first == last:
-        raise ValueError(f"{text!r} is not a range of hours of a day; write it as 22-06, or 00-24 for all")
-    return [hour % DAY for hour in range(first, last if last > first else last + DAY)]
-
-
-def _checked(text: str) -> str:
-    hours_of(text)
-    return text
-
-
-class HoursEntry(Section):
-    """The relative cost of some hours of each day, from a day on. Hours are UTC."""
-
-    date: Day
-    """The first day of these figures, such as 2026-11-09; entries of a later day for the same region replace them."""
-    hours: Annotated[str, AfterValidator(_checked)]
-    """From the first hour until the last, UTC, such as `22-06`."""
-    region: str = ""
-    """Where they hold; default: in every region that has no entry of its own."""
-    price: float | None = Field(default=None, ge=0)
-    """Price in these hours as a share of the usual one, such as 0.7; default: 1."""
-    g_per_kwh: float | None = Field(default=None, ge=0)
-    """Carbon intensity in these hours: grams of CO2 equivalent for a kilowatt-hour; default: unknown."""
-    source: str = ""
-    """Where the figures were read."""
-
-    @model_validator(mode="after")
-    def _says_something(self) -> HoursEntry:
-        if self.price is None and self.g_per_kwh is None:
-            raise FieldError("price", "is missing, and so is g_per_kwh; give one of them")
-        return self
-
-
-def check_hours(entries: Sequence[HoursEntry]) -> None:
-    """FieldError if two entries give a figure for the same hour, region and day."""
-    first: set[tuple[str, str, str, int]] = set()
-    for number, one in enumerate(entries):
-        for figure in ("price", "g_per_kwh"):
-            if getattr(one, figure) is None:
-                continue
-            for hour in hours_of(one.hours):
-                if (figure, one.region, one.date, hour) in first:
-                    where = f" in {one.region}" if one.region else ""
-                    sentence = f"{one.date} has two values of {figure} for the hour {hour:02}{where}; keep one of them"
-                    raise FieldError(("hours", number), sentence)
-                first.add((figure, one.region, one.date, hour))
 
 
 Term = Literal["on-demand", "spot"]
@@ -167,13 +106,8 @@ class PriceBook(Section):
     """No effect since 2026-11-29: dropped."""
     carbon: object = None
     """No effect since 2026-11-29: dropped."""
-    hours: list[HoursEntry] = Field(default_factory=list)
-    """What hours of the day cost beside others, for `schedule.within`; default: all hours cost the same."""
-
-    @model_validator(mode="after")
-    def _one_figure_an_hour(self) -> PriceBook:
-        check_hours(self.hours)
-        return self
+    hours: object = None
+    """No effect since 2026-11-29: dropped."""
 
 
 def price_on(

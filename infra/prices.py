@@ -23,7 +23,6 @@ from data_contracts.pipeline_spec.base import Section
 from data_contracts.price_book import (
     VERSION,
     Amount,
-    HoursEntry,
     MachineEntry,
     MachinePrice,
     PoolEntry,
@@ -154,7 +153,6 @@ class Prices(Record):
 
     machines: dict[str, Machine]
     pools: dict[str, PoolEntry]
-    hours: tuple[HoursEntry, ...] = ()
 
     def of_pool(self, pool: str, day: str) -> Price:
         """What a node of a Prefect work pool costs; unknown if no book says which machine the pool has."""
@@ -186,7 +184,7 @@ def prices() -> Prices:
                 f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
                 remedy=_near(place.machine, machines),
             )
-    return Prices(machines=machines, pools=own.pools, hours=tuple(own.hours))
+    return Prices(machines=machines, pools=own.pools)
 
 
 def catalogue() -> dict[str, Machine]:

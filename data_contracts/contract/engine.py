@@ -35,7 +35,7 @@ from data_contracts.contract.great_expectations_engine import (
 from data_contracts.contract.questions import ROWS, Measure, ScanQuestion, values_of
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.contract.suites import ABOUT_ROWS, ConditionError, ForeignReference, local_schema
-from data_contracts.contract.translation import every_translated
+from data_contracts.contract.translation import translated
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Expectation, Failure, Quarantine, Suite
 from data_contracts.quoting import text_of
@@ -83,7 +83,7 @@ def check(
         classes = load() if some else {}
         return {index: Check(index, entries[index], schema, sensitive, classes) for index in some}
 
-    plans = every_translated(entries, schema) if resources else {}
+    plans = translated(entries, schema) if resources else {}
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, ScanQuestion)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block
@@ -202,8 +202,7 @@ def _of_rows(
 def _finding(entry: Expectation, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
     """What words the failure of an expectation, and those of its columns that do not exist."""
     columns = scope_of(entry, schema).columns
-    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return Finding(entry, columns, sensitive, whole), [name for name in columns if schema.get_field_index(name) < 0]
+    return Finding(entry, columns, sensitive, schema), [name for name in columns if schema.get_field_index(name) < 0]
 
 
 def check_and_set_aside(

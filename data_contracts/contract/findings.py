@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from data_contracts.arrow_rows import Numbers
 from data_contracts.contract.suites import SEVERITIES
@@ -66,7 +67,7 @@ class Finding:
         expectation: one entry of the suite: type, kwargs, severity, description.
         columns: the columns it refers to, in order; empty for an expectation on the whole table.
         sensitive: names of all sensitive columns.
-        whole: names of the columns of whole numbers, which pandas shows as 3.0 beside nulls.
+        schema: of the data; pandas shows its whole numbers as 3.0 beside nulls.
     """
 
     def __init__(
@@ -74,10 +75,10 @@ class Finding:
         expectation: Expectation,
         columns: Sequence[str],
         sensitive: Collection[str],
-        whole: Collection[str] = (),
+        schema: pa.Schema,
     ) -> None:
         self.expectation = expectation
-        self.whole = set(whole)
+        self.whole = {field.name for field in schema if pa.types.is_integer(field.type)}
         self.columns = list(columns)
         self.sensitive = set(sensitive)
         self.masked = bool(self.sensitive.intersection(self.columns))

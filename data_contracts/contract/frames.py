@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
+import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -149,11 +150,6 @@ def _mean(values: Sequence[Decimal]) -> Decimal | None:
     return sum(values) / Decimal(len(values)) if values else None
 
 
-def _median(values: Sequence[Decimal]) -> Decimal | None:
-    ordered, middle = sorted(values), len(values) // 2
-    return _mean(ordered[middle - 1 + len(values) % 2 : middle + 1])
-
-
 def _deviation(values: Sequence[Decimal]) -> Decimal | None:
     count = Decimal(len(values))
     if count < 2:
@@ -165,7 +161,7 @@ def _deviation(values: Sequence[Decimal]) -> Decimal | None:
 # Great Expectations computes these in float64, and of other rows where some values are missing.
 AGGREGATES: dict[str, Callable[[Sequence[Decimal]], Decimal | int | None]] = {
     "column.mean": _mean,
-    "column.median": _median,
+    "column.median": lambda values: statistics.median(values) if values else None,
     "column.standard_deviation": _deviation,
     "column.sum": sum,
 }
@@ -287,18 +283,13 @@ def most_common(column: pd.Series) -> list[Any]:
     return [*values[in_python].tolist(), *values[~in_python].astype(str)]
 
 
-def names_only(schema: pa.Schema) -> pd.DataFrame:
-    """The frame for an expectation about the names of columns: without rows."""
+def without_values(schema: pa.Schema, rows: int, of_names: bool) -> pd.DataFrame:
+    """The frame for an expectation about the names of columns, without rows; or about the number of rows, without
+    columns.
+    """
     import pandas as pd  # 0.3 s, so only where a frame is needed
 
-    return pd.DataFrame(columns=schema.names)
-
-
-def rows_only(rows: int) -> pd.DataFrame:
-    """The frame for an expectation about the number of rows: without columns."""
-    import pandas as pd
-
-    return pd.DataFrame(index=pd.RangeIndex(rows))
+    return pd.DataFrame(columns=schema.names) if of_names else pd.DataFrame(index=pd.RangeIndex(rows))
 
 
 def _series(column: pa.ChunkedArray, layout: Layout, as_text: bool) -> pd.Series:

@@ -45,15 +45,14 @@ from data_contracts.contract.frames import (
     exact_in_condition,
     frame,
     most_common,
-    names_only,
     narrowest,
     packed,
     pattern_argument,
-    rows_only,
     rows_that_meet,
     scope_of,
     seen,
     without_condition,
+    without_values,
 )
 from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import ABOUT_ROWS, local_schema
@@ -148,12 +147,15 @@ def own_expectation(index: int, entry: Expectation, kind: type) -> Any:
     try:
         return kind(**copy.deepcopy(without_condition(entry)[1]))
     except (ValueError, TypeError) as error:
-        reasons = error.errors() if hasattr(error, "errors") else []
-        field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", text_of(error))
-        where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
-        raise SpecError(
-            f"{where}: {entry['class_path']} refuses the value: {reason}.", remedy="Correct the arguments of the class."
-        ) from error
+        raise _refused(index, entry["class_path"], error, "Correct the arguments of the class.") from error
+
+
+def _refused(index: int, named: str, error: Exception, remedy: str = "") -> SpecError:
+    """The error for an argument that Great Expectations or a user's class refuses, with the reason that it gives."""
+    reasons = error.errors() if hasattr(error, "errors") else []
+    field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", text_of(error))
+    where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
+    return SpecError(f"{where}: {named} refuses the value: {reason}.", remedy=remedy)
 
 
 def own_scope(index: int, expectation: Any, entry: Expectation, schema: pa.Schema) -> Scope:
@@ -170,10 +172,7 @@ def own_scope(index: int, expectation: Any, entry: Expectation, schema: pa.Schem
     )
 
     of_columns = (
-        ColumnAggregateExpectation,
-        ColumnMapExpectation,
-        ColumnPairMapExpectation,
-        MulticolumnMapExpectation,
+        ColumnAggregateExpectation | ColumnMapExpectation | ColumnPairMapExpectation | MulticolumnMapExpectation
     )
     named = [getattr(expectation, key, None) for key in ("column", "column_A", "column_B")]
     listed = getattr(expectation, "column_list", None) or []
@@ -245,8 +244,7 @@ class Check:
         else:
             self.scope = scope_of(entry, schema)
             self.expectation = _domain(index, entry, self.scope.kwargs)
-        whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-        self.finding = Finding(entry, self.scope.columns, sensitive, whole)
+        self.finding = Finding(entry, self.scope.columns, sensitive, schema)
         if own and not self.finding.sensitive.isdisjoint(self.scope.layout.columns):
             self.finding.mask()  # what it shows may be a value of any column that it reads
         # Great Expectations takes two measurements for one if their arguments are the same float64.
@@ -286,8 +284,7 @@ class Check:
         except ValueError as error:
             if "class_path" in asked:
                 raise
-            where = f"contract.suite: expectations.{self._index}.kwargs"
-            raise SpecError(f"{where}: {asked['type']} refuses the value: {text_of(error)}.") from error
+            raise _refused(self._index, asked["type"], error) from error
 
     def merge(self, measured: dict[Any, Any]) -> None:
         """Add the metrics of another block: counts are summed, examples appended."""
@@ -383,7 +380,7 @@ def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
 def on_whole(checks: Sequence[Check], read: Read, rows: int, schema: pa.Schema) -> None:
     """Measure and judge the others on whole columns, a few columns at a time."""
     for one in (one for one in checks if not one.scope.layout.columns):
-        _judged_on([one], names_only(schema) if one.scope.of_names else rows_only(rows))
+        _judged_on([one], without_values(schema, rows, one.scope.of_names))
     groups = _grouped([one for one in checks if one.scope.layout.columns])
     for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
         table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
@@ -518,10 +515,7 @@ def _domain(index: int, entry: Mapping[str, Any], kwargs: Mapping[str, Any]) -> 
         )
         return plain.to_domain_obj()
     except (ValueError, OverflowError, re.error) as error:  # it builds a regular expression of a format of times
-        reasons = error.errors() if hasattr(error, "errors") else []
-        field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", str(error))
-        where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
-        raise SpecError(f"{where}: {entry['type']} refuses the value: {reason}.") from error
+        raise _refused(index, entry["type"], error) from error
 
 
 def _engine(shown: Any = None) -> Any:
@@ -565,33 +559,13 @@ def data_docs(results: Sequence[Result], report: ContractReport, name: str, run_
         name: of the suite.
         run_id, started: of the run, for the page's foot.
     """
-    validation = _validation(results, report, name, run_id, started)
-    page = _LINKS.sub("", _LOADED.sub("", _rendered(validation)))
+    page = _LINKS.sub("", _LOADED.sub("", _rendered(results, report, name, run_id, started)))
     head = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
     return re.sub(r"<head[^>]*>", lambda found: f"{found[0]}{head}", page, count=1)
 
 
-def _validation(
-    results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str
-) -> dict[str, object]:
-    """Our results as Great Expectations' validation result."""
-    held = sum(one.failure is None and not one.unclear for one in results)
-    return {
-        "success": report.accepted,
-        "suite_name": _text(name),
-        "results": [_result(one, report) for one in results],
-        "statistics": {
-            "evaluated_expectations": len(results),
-            "successful_expectations": held,
-            "unsuccessful_expectations": len(results) - held,
-            "success_percent": 100 * held / len(results) if results else None,
-        },
-        "meta": {"run_id": {"run_name": _text(run_id), "run_time": started}, "active_batch_definition": {}},
-    }
-
-
-def _rendered(validation: dict[str, Any]) -> str:
-    """The page as Great Expectations renders it."""
+def _rendered(results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str) -> str:
+    """The page as Great Expectations renders its own validation results."""
     load_great_expectations()
     from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
@@ -599,47 +573,57 @@ def _rendered(validation: dict[str, Any]) -> str:
     from great_expectations.render.view import DefaultJinjaPageView
 
     nothing = {"raised_exception": False, "exception_message": None, "exception_traceback": None}
-    results = [
-        ExpectationValidationResult(
-            success=one["success"],
-            expectation_config=ExpectationConfiguration(
-                **{name: one[name] for name in ("type", "kwargs", "severity", "description")}
-            ),
-            result=one["result"],
-            exception_info=nothing,
-        )
-        for one in validation["results"]
-    ]
-    whole = ExpectationSuiteValidationResult(**{**validation, "results": results})
-    page: str = DefaultJinjaPageView().render(ValidationResultsPageRenderer(run_info_at_end=True).render(whole))
+    held = sum(one.failure is None and not one.unclear for one in results)
+    validation = ExpectationSuiteValidationResult(
+        success=report.accepted,
+        suite_name=_text(name),
+        results=[
+            ExpectationValidationResult(
+                success=one.failure is None and not one.unclear,
+                expectation_config=ExpectationConfiguration(**_shown_as(one)),
+                result=_details(one, report),
+                exception_info=nothing,
+            )
+            for one in results
+        ],
+        statistics={
+            "evaluated_expectations": len(results),
+            "successful_expectations": held,
+            "unsuccessful_expectations": len(results) - held,
+            "success_percent": 100 * held / len(results) if results else None,
+        },
+        meta={"run_id": {"run_name": _text(run_id), "run_time": started}, "active_batch_definition": {}},
+    )
+    page: str = DefaultJinjaPageView().render(ValidationResultsPageRenderer(run_info_at_end=True).render(validation))
     return page
 
 
-def _result(result: Result, report: ContractReport) -> dict[str, object]:
-    entry, success = result.entry, result.failure is None and not result.unclear
-    details: dict[str, object] = {}
+def _shown_as(result: Result) -> dict[str, Any]:
+    """The expectation that stands for a result's: type, arguments, severity, description."""
+    column = result.entry["kwargs"].get("column")
+    hidden = ": its arguments are not shown, because a column is sensitive" if result.masked else ""
+    return {
+        "type": _ON_COLUMN if isinstance(column, str) else _ON_TABLE,
+        "kwargs": {"column": _text(column)} if isinstance(column, str) else {},
+        "severity": result.entry["severity"],
+        # Great Expectations fills in $names.
+        "description": _text(f"{result.text}{hidden}").replace("$", "&#36;"),
+    }
+
+
+def _details(result: Result, report: ContractReport) -> dict[str, object]:
+    """What Great Expectations shows of what was found."""
+    entry, details = result.entry, dict[str, object]()
     if result.failure is not None and result.failure.rows:
         details = _broken(result.failure.rows, result.failure.of)
-        details["partial_unexpected_list"] = [_text(value) for value in _with_places(result)]
+        details["partial_unexpected_list"] = [_text(value) for value in _with_places(result.failure)]
     elif result.observed or result.unclear:
         details = {"observed_value": _text(result.observed or result.unclear)}
+    holds = result.failure is None and not result.unclear
     # With `mostly`, rows may break one that holds, and nobody has kept how many.
-    if success and entry["type"].startswith(ABOUT_ROWS) and entry["kwargs"].get("mostly", 1) == 1:
+    if holds and entry["type"].startswith(ABOUT_ROWS) and entry["kwargs"].get("mostly", 1) == 1:
         details |= {"element_count": report.rows, "unexpected_count": 0, "unexpected_percent": 0.0}
-    description = (
-        f"{result.text}: its arguments are not shown, because a column is sensitive" if result.masked else result.text
-    )
-    column = entry["kwargs"].get("column")
-    on_column = isinstance(column, str)
-    return {
-        "success": success,
-        "type": _ON_COLUMN if on_column else _ON_TABLE,
-        "kwargs": {"column": _text(column)} if on_column else {},
-        "severity": entry["severity"],
-        # Great Expectations fills in $names.
-        "description": _text(description).replace("$", "&#36;"),
-        "result": details,
-    }
+    return details
 
 
 def _broken(rows: int, of: int) -> dict[str, object]:
@@ -649,12 +633,11 @@ def _broken(rows: int, of: int) -> dict[str, object]:
     return {"element_count": of, "unexpected_count": rows, "unexpected_percent": 100 * rows / of}
 
 
-def _with_places(result: Result) -> list[str]:
-    """The values that broke it, with their rows."""
-    assert result.failure is not None
-    places = [f" (row {place.row} of {place.file})" for place in result.failure.places]
-    places = places or [f" (row {row})" for row in result.failure.row_numbers]
-    return [f"{value}{place}" for value, place in zip(result.failure.values, places, strict=False)]
+def _with_places(failure: Failure) -> list[str]:
+    """The values that broke an expectation, with their rows."""
+    places = [f" (row {place.row} of {place.file})" for place in failure.places]
+    places = places or [f" (row {row})" for row in failure.row_numbers]
+    return [f"{value}{place}" for value, place in zip(failure.values, places, strict=False)]
 
 
 def _text(text: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.arrow_rows import first_misfit
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Expectation
 
@@ -87,9 +88,7 @@ class Column:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
-            row = next(
-                at for at, text in enumerate(column.cast(pa.large_binary()).to_pylist()) if not _is_utf8(text or b"")
-            )
+            row = first_misfit(column, lambda some: some.validate(full=True))
             raise UsageError(
                 f"Column {self.name!r} has a text that is not UTF-8, in row {self.rows + row}.",
                 remedy="Convert the data to UTF-8, or write the column as bytes.",
@@ -213,7 +212,8 @@ def _of_values(made: Draft, column: Column) -> None:
     elif name not in made.keys:
         _expect_range(made, column)
     if column.is_text and not column.is_category and column.low is not None:
-        _expect_lengths(made, column)
+        least, most = column.low // 2, 2 * column.high
+        made.expect("column_value_lengths_to_be_between", "warning", column=name, min_value=least, max_value=most)
 
 
 def _expect_range(made: Draft, column: Column) -> None:
@@ -226,24 +226,6 @@ def _expect_range(made: Draft, column: Column) -> None:
     low, high = widened(column.low, column.high, whole=pa.types.is_integer(column.kind))
     made.expect("column_values_to_be_between", column=column.name, min_value=low, max_value=high)
     made.unsure.append((column.name, f"a tenth of its range is allowed beyond it: {low:g} to {high:g}"))
-
-
-def _expect_lengths(made: Draft, column: Column) -> None:
-    made.expect(
-        "column_value_lengths_to_be_between",
-        "warning",
-        column=column.name,
-        min_value=column.low // 2,
-        max_value=2 * column.high,
-    )
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def widened(low: float, high: float, *, whole: bool) -> tuple[float, float]:

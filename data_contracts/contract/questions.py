@@ -318,47 +318,35 @@ def extreme(function: str) -> Callable[[Arguments, Kind], ScanQuestion]:
     return build
 
 
-def _sums(kwargs: Arguments, kind: Kind) -> tuple[Measure, ...]:
-    """The count, the sum, the sum of the absolute values, and the number of rows."""
-    total = "sum({c}::HUGEINT)" if kind == "whole" else "kahan_sum({c})"
-    return (*(Measure(sql, kwargs["column"]) for sql in ("count({c})", total, "sum(abs({c}::DOUBLE))")), ROWS)
-
-
 def _is_exact(kind: Kind, total: float | None, size: float | None) -> bool:
     """Whether every way of adding up gives this sum. A sum of float64 may have come down to EXACT itself."""
     return kind == "whole" and total is not None and size is not None and size < EXACT
 
 
-def sum_of(kwargs: Arguments, kind: Kind) -> ScanQuestion:
-    """The sum lies between two bounds."""
+def added_up(*, per_value: bool) -> Callable[[Arguments, Kind], ScanQuestion]:
+    """The question whether the sum of the values, or their mean, lies between two bounds."""
 
-    def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
-        if total is None or size is None or not size < _INT64 / 2:  # beyond that, a sum of int64 overflows
-            return False
-        exact = _is_exact(kind, total, size)
-        return _inside(kwargs, float(total), 0.0 if exact or not size else max(_BAND * size, 1e-300))
+    def build(kwargs: Arguments, kind: Kind) -> ScanQuestion:
+        def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
+            if total is None or size is None or not size < _INT64 / 2:  # beyond that, a sum of int64 overflows
+                return False
+            values = count if per_value else 1
+            exact = _is_exact(kind, total, size) or not size
+            return _inside(kwargs, float(total) / values, 0.0 if exact else max(_BAND * size / values, 1e-300))
 
-    def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
-        if not _is_exact(kind, total, size):
-            return None
-        return float(total) if count < rows else int(total)  # as pandas has integers beside nulls
+        def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
+            if not _is_exact(kind, total, size):
+                return None
+            if per_value:
+                return float(total) / count
+            return float(total) if count < rows else int(total)  # as pandas has integers beside nulls
 
-    return ScanQuestion(_sums(kwargs, kind), holds, None, observed)
+        # The count, the sum, the sum of the absolute values, and the number of rows.
+        total = "sum({c}::HUGEINT)" if kind == "whole" else "kahan_sum({c})"
+        sums = (Measure(sql, kwargs["column"]) for sql in ("count({c})", total, "sum(abs({c}::DOUBLE))"))
+        return ScanQuestion((*sums, ROWS), holds, None, observed)
 
-
-def mean(kwargs: Arguments, kind: Kind) -> ScanQuestion:
-    """The mean lies between two bounds."""
-
-    def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
-        if total is None or size is None or not size < _INT64 / 2:
-            return False
-        exact = _is_exact(kind, total, size) or not size
-        return _inside(kwargs, float(total) / count, 0.0 if exact else max(_BAND * size / count, 1e-300))
-
-    def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
-        return float(total) / count if _is_exact(kind, total, size) else None
-
-    return ScanQuestion(_sums(kwargs, kind), holds, None, observed)
+    return build
 
 
 def deviation(kwargs: Arguments, kind: Kind) -> ScanQuestion:

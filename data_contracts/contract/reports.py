@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.handoffs import ContractReport, Expectation, Failure, Suite
 from data_contracts.quoting import escaped
-from data_contracts.records import ColumnDrift, ColumnProfile, Profile
+from data_contracts.records import ColumnProfile, Profile
 
 _COLUMNS = ("column", "column_A", "column_B")
 # An expectation as a failure names it: its type and its columns.
@@ -72,7 +72,7 @@ def results_of(
         if failure.index is None:  # of an earlier version
             broken[failure.expectation, failure.column].append(failure)
     often = Counter(_name(entry) for entry in suite["expectations"])
-    found = []
+    found: list[Result] = []
     for index, entry in enumerate(suite["expectations"]):
         name, columns = _name(entry), _columns(entry["kwargs"])
         # Only the class knows what an expectation of one's own reads.
@@ -80,20 +80,16 @@ def results_of(
         masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and may_read_all)
         on = f" on {', '.join(columns)}" if columns else ""
         text = f"{entry['type']}{on}" if masked else sentence(entry).removesuffix(".")
-        mine = broken.get(name, [])
-        if index in by_index:
-            failure = by_index[index]
-            found.append(Result(entry, columns, masked, text, failure, observed=failure.observed))
-        elif not mine:
-            observed = "" if masked else _observed(entry, profile)
-            found.append(Result(entry, columns, masked, text, observed=observed))
-        elif len(mine) < often[name]:
-            unclear = f"{len(mine)} of {often[name]} on this column are broken"
-            found.append(Result(entry, columns, masked, text, unclear=unclear))
-        else:
-            # All of them broke, in the order of the report.
-            at = sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)
-            found.append(Result(entry, columns, masked, text, mine[at], observed=mine[at].observed))
+        unplaced, unclear = broken[name], ""
+        shown = by_index.get(index)
+        if shown is None and 0 < len(unplaced) < often[name]:
+            unclear = f"{len(unplaced)} of {often[name]} on this column are broken"
+        elif shown is None and unplaced:  # all of them broke, in the order of the report
+            shown = unplaced[sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)]
+        observed = "" if shown is None else shown.observed
+        if shown is None and not unclear and not masked:
+            observed = _observed(entry, profile)
+        found.append(Result(entry, columns, masked, text, shown, unclear, observed))
     return found
 
 
@@ -151,10 +147,8 @@ class Change:
 
     expectation: str
     column: str | None
-    severity: str
     before: int | None
     after: int | None
-    sentence: str
 
     @property
     def kind(self) -> str:
@@ -165,86 +159,17 @@ class Change:
             return "healed"
         return "worse" if self.after > self.before else "better" if self.after < self.before else "same"
 
-    def to_json(self) -> dict[str, object]:
-        """The change as objects that JSON can hold."""
-        return {**vars(self), "kind": self.kind}
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A column that had moved against earlier data: what each report says of it, None where it had not."""
-
-    column: str
-    before: ColumnDrift | None
-    after: ColumnDrift | None
-
-    @property
-    def kind(self) -> str:
-        """`broken` (newly moved), `healed` (no longer) or `same`."""
-        return "broken" if self.before is None else "healed" if self.after is None else "same"
-
-    @property
-    def sentence(self) -> str:
-        """What moved, as the later report that has it says."""
-        found = self.after or self.before
-        assert found is not None
-        return found.sentence
-
-    def to_json(self) -> dict[str, object]:
-        """The change as objects that JSON can hold."""
-        verdicts = [None if one is None else one.verdict for one in (self.before, self.after)]
-        return {"column": self.column, "kind": self.kind, "verdicts": verdicts, "sentence": self.sentence}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Two reports side by side: the rows of both, whether the suite is another one, and the changes, new ones first."""
-
-    before: ContractReport
-    after: ContractReport
-    changes: list[Change]
-
-    @property
-    def set_aside(self) -> tuple[int, int]:
-        """Rows that were set aside, in each report."""
-        before, after = (0 if one.quarantine is None else one.quarantine.rows for one in (self.before, self.after))
-        return before, after
-
-    @property
-    def moved(self) -> list[Moved]:
-        """Columns that had moved against earlier data in one report or in both, new ones first."""
-        old, new = _by_column(self.before), _by_column(self.after)
-        found = [Moved(name, old.get(name), new.get(name)) for name in dict.fromkeys([*new, *old])]
-        return sorted(found, key=lambda one: _ORDER.index(one.kind))
-
-    @property
-    def other_suite(self) -> bool:
-        """Whether the reports are of two different suites, so that an expectation may be missing instead of kept."""
-        return self.before.suite_digest != self.after.suite_digest
-
 
 _ORDER = ("broken", "worse", "same", "better", "healed")
 
 
-def difference(before: ContractReport, after: ContractReport) -> Difference:
-    """What changed from one report to the other. Equal expectations on one column are distinguished by their order."""
-    old, new = _by_key(_broken(before)), _by_key(_broken(after))
-    changes = []
-    for key in dict.fromkeys([*new, *old]):
-        was, now = old.get(key), new.get(key)
-        shown = now or was
-        assert shown is not None
-        changes.append(
-            Change(
-                expectation=shown.expectation,
-                column=shown.column,
-                severity=shown.severity,
-                before=None if was is None else was.rows,
-                after=None if now is None else now.rows,
-                sentence=shown.sentence,
-            )
-        )
-    return Difference(before, after, sorted(changes, key=lambda change: _ORDER.index(change.kind)))
+def changes(before: ContractReport, after: ContractReport) -> list[Change]:
+    """What changed from one report to the other, new ones first. Equal expectations on one column are distinguished by
+    their order.
+    """
+    old, new = _rows_by_key(before), _rows_by_key(after)
+    found = [Change(*key[:2], old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
+    return sorted(found, key=lambda change: _ORDER.index(change.kind))
 
 
 def _broken(report: ContractReport) -> list[Failure]:
@@ -252,18 +177,14 @@ def _broken(report: ContractReport) -> list[Failure]:
     return [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
 
 
-def _by_column(report: ContractReport) -> dict[str, ColumnDrift]:
-    return {one.column: one for one in (report.drift.moved if report.drift is not None else [])}
-
-
-def _by_key(failures: Sequence[Failure]) -> dict[Key, Failure]:
+def _rows_by_key(report: ContractReport) -> dict[Key, int]:
     seen: Counter[Name] = Counter()
-    found = {}
-    for failure in failures:
+    rows = {}
+    for failure in _broken(report):
         name = failure.expectation, failure.column
-        found[(*name, seen[name])] = failure
+        rows[(*name, seen[name])] = failure.rows
         seen[name] += 1
-    return found
+    return rows
 
 
 _LISTED = 10

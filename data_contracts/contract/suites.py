@@ -23,13 +23,12 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeGuard
-
-import yaml
 
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
@@ -37,6 +36,7 @@ from data_contracts.expressions import expression_tree
 from data_contracts.foreign_files import TooDeep, parse_json, read_plain
 from data_contracts.handoffs import Expectation, Suite
 from data_contracts.quoting import name_shown, nearest_name
+from data_contracts.yaml_text import Document, dotted, parse
 
 SEVERITIES = ("info", "warning", "critical")
 # Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
@@ -117,34 +117,16 @@ class SuiteText:
 
     def refusal(self, path: Iterable[str | int], what: str) -> SpecError:
         """The error `file:line: field: what`."""
-        path = list(path)
-        line = self._line(path)
-        where = f"{self.name}:{line}" if line else self.name
-        field = ".".join(map(str, path))
-        return SpecError(f"{where}: {field}: {what}" if field else f"{where}: {what}")
+        field = tuple(path)
+        return SpecError(f"{self.document.place(field)}: {dotted(field)}{': ' * bool(field)}{what}")
 
     @cached_property
-    def _nodes(self) -> yaml.Node | None:
-        """The text as YAML's nodes, which know their lines; JSON is YAML."""
-        if not self.text or len(self.text) > _MOST_WITH_LINES:
-            return None
-        try:
-            return yaml.compose(self.text)
-        except yaml.YAMLError:
-            return None
-
-    def _line(self, path: list[str | int]) -> int | None:
-        node = self._nodes
-        for step in path:
-            below = {}
-            if isinstance(node, yaml.MappingNode):
-                below = {key.value: value for key, value in node.value}
-            elif isinstance(node, yaml.SequenceNode):
-                below = dict(enumerate(node.value))
-            if step not in below:
-                break
-            node = below[step]
-        return node.start_mark.line + 1 if node is not None else None
+    def document(self) -> Document:
+        """The text as YAML, which knows its lines; JSON is YAML."""
+        if len(self.text) <= _MOST_WITH_LINES:
+            with suppress(SpecError):
+                return parse(self.text, self.name)
+        return Document(self.name, None, {})
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -260,10 +242,11 @@ def with_line(message: str, field: str, suite: str | Mapping[str, object], root:
     if found is None or not isinstance(suite, str):
         return message
     try:
-        line = _read(suite, root)._line([int(one) if one.isdigit() else one for one in found[1].split(".")])
+        document = _read(suite, root).document
     except SpecError:  # it is gone meanwhile
         return message
-    return f"{suite}{f':{line}' if line else ''}: {message.removeprefix(f'{field}: ')}"
+    path = tuple(int(one) if one.isdigit() else one for one in found[1].split("."))
+    return f"{document.place(path)}: {message.removeprefix(f'{field}: ')}"
 
 
 def parameters_of(suite: str | Mapping[str, object], root: Path) -> set[str]:
@@ -335,8 +318,9 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
         try:
             kwargs = {**kwargs, key: _filled(value, parameters)}
         except _WithoutValue as error:
-            hint = nearest(error.name, parameters) or "; give it one in contract.parameters."
-            text.refuse([*here, "kwargs", key], f"the suite parameter {error.name} has no value{hint}")
+            (name,) = error.args
+            hint = nearest(name, parameters) or "; give it one in contract.parameters."
+            text.refuse([*here, "kwargs", key], f"the suite parameter {name} has no value{hint}")
     severity = raw.get("severity") or "critical"
     if severity not in SEVERITIES:
         text.refuse([*here, "severity"], f"{severity!r} is not a severity; use critical, warning or info.")
@@ -360,12 +344,8 @@ def _own_class(text: SuiteText, here: list[str | int], raw: Mapping[str, object]
     return path
 
 
-class _WithoutValue(Exception):
-    """A suite parameter that contract.parameters does not have."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+class _WithoutValue(KeyError):
+    """The name of a suite parameter that contract.parameters does not have."""
 
 
 def _filled(value: Any, parameters: Mapping[str, Any]) -> Any:

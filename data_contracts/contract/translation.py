@@ -27,7 +27,7 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -356,28 +356,19 @@ def reason(entry: Expectation) -> str:
     return "" if counts or not rule.counts else "its bounds are not whole numbers"
 
 
-def every_translated(entries: Mapping[int, Expectation], schema: pa.Schema) -> dict[int, ScanQuestion | str]:
-    """`translated` of each; the columns, of which there may be thousands, are looked at once."""
-    kinds = _kinds(schema)
-    return {index: translated(entry, schema, kinds) for index, entry in entries.items()}
+def translated(entries: Mapping[int, Expectation], schema: pa.Schema) -> dict[int, ScanQuestion | str]:
+    """What to measure for each expectation over data of this schema; or why it runs on Great Expectations."""
+    kinds = {field.name: kind_of(field.type) for field in schema}  # there may be thousands
+    return {index: _translated(entry, schema, kinds) for index, entry in entries.items()}
 
 
-def _kinds(schema: pa.Schema) -> Kinds:
-    return {field.name: kind_of(field.type) for field in schema}
-
-
-def translated(entry: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> ScanQuestion | str:
-    """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
-
-    Args:
-        kinds: of the schema, if they were found before.
-    """
+def _translated(entry: Expectation, schema: pa.Schema, kinds: Kinds) -> ScanQuestion | str:
     if why := reason(entry):
         return why
-    kinds = _kinds(schema) if kinds is None else kinds
-    if "row_condition" not in entry["kwargs"] or entry["kwargs"]["row_condition"] is None:
+    condition = entry["kwargs"].get("row_condition")
+    if condition is None:
         return _of_all_rows(entry, schema, kinds)
-    where = condition_sql(entry["kwargs"]["row_condition"], kinds)
+    where = condition_sql(condition, kinds)
     if where is None:
         return "its row_condition has no exact translation"
     question = _of_all_rows(entry, schema, kinds)
@@ -389,13 +380,12 @@ def _of_all_rows(entry: Expectation, schema: pa.Schema, kinds: Kinds) -> ScanQue
     rule, kwargs = _RULES[entry["type"]], _given(entry)
     if rule.several:
         return _of_several(rule, kwargs, schema, kinds)
-    column = kwargs.get("column")
-    if column is None or not rule.kinds:
+    if not rule.kinds:
         return rule.build(kwargs, schema)
+    column = kwargs["column"]
     if schema.get_field_index(column) < 0:
         return f"the data has no column {column}"
-    type_ = schema.field(column).type
-    kind = kind_of(type_)
+    type_, kind = schema.field(column).type, kinds[column]
     if kind not in rule.kinds:
         return f"its column is {type_}"
     question = rule.build(kwargs, kind)
@@ -461,50 +451,51 @@ class _Rule(NamedTuple):
     several: bool = False
 
 
-def _rules() -> Iterator[tuple[str, _Rule]]:
-    yield "column_values_to_not_be_null", _Rule(_ONE, (*_VALUES, "time"), questions.not_null)
-    yield "column_values_to_be_null", _Rule(_ONE, (*_VALUES, "time"), questions.null)
-    yield "column_values_to_be_between", _Rule((*_RANGE, "mostly"), _NUMBERS, questions.between)
-    lengths = _Rule((*_RANGE, "mostly"), _TEXT, questions.lengths_between, counts=True)
-    yield "column_value_lengths_to_be_between", lengths
-    yield "column_value_lengths_to_equal", _Rule((*_ONE, "value"), _TEXT, questions.lengths_equal)
-    yield "column_values_to_be_in_set", _Rule((*_ONE, "value_set"), _VALUES, questions.in_set)
-    yield "column_values_to_not_be_in_set", _Rule((*_ONE, "value_set"), _VALUES, questions.not_in_set)
-    yield "column_values_to_be_unique", _Rule(_ONE, _VALUES, questions.unique)
-    yield "column_min_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("min"))
-    yield "column_max_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("max"))
-    yield "column_mean_to_be_between", _Rule(_RANGE, _DOUBLES, questions.mean)
-    yield "column_median_to_be_between", _Rule(_RANGE, _DOUBLES, questions.median)
-    of_quantiles = ("column", "quantile_ranges", "allow_relative_error")
-    yield "column_quantile_values_to_be_between", _Rule(of_quantiles, _DOUBLES, questions.quantiles)
-    yield "column_sum_to_be_between", _Rule(_RANGE, _DOUBLES, questions.sum_of)
-    yield "column_stdev_to_be_between", _Rule(_RANGE, _DOUBLES, questions.deviation)
-    yield "column_unique_value_count_to_be_between", _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True)
-    yield "column_proportion_of_unique_values_to_be_between", _Rule(_RANGE, _VALUES, questions.proportion)
-    yield "column_values_to_be_of_type", _Rule(("column", "type_"), (), questions.typed)
-    of_set = ("column", "value_set")
-    yield "column_distinct_values_to_be_in_set", _Rule(of_set, _VALUES, distinct_values(only=True, every=False))
-    yield "column_distinct_values_to_contain_set", _Rule(of_set, _VALUES, distinct_values(only=False, every=True))
-    yield "column_distinct_values_to_equal_set", _Rule(of_set, _VALUES, distinct_values(only=True, every=True))
-    expressions = ("regex", "regex_list", "match_on")
-    for at, names in enumerate((("match_regex", "not_match_regex"), ("match_regex_list", "not_match_regex_list"))):
-        of = (*_ONE, *((expressions[0],) if at == 0 else expressions[1:]))
-        yield f"column_values_to_{names[0]}", _Rule(of, _TEXT, matching(must_match=True))
-        yield f"column_values_to_{names[1]}", _Rule(of[:3], _TEXT, matching(must_match=False))
-    yield "column_values_to_be_in_type_list", _Rule(("column", "type_list"), (), questions.typed)
-    two, many = ("column_A", "column_B", "ignore_row_if", "mostly"), ("column_list", "ignore_row_if", "mostly")
-    yield "column_pair_values_to_be_equal", _Rule(two, (), pair("="), several=True)
-    yield "column_pair_values_a_to_be_greater_than_b", _Rule((*two, "or_equal"), (), pair(">"), several=True)
-    yield "compound_columns_to_be_unique", _Rule(many, (), compound, several=True)
-    yield "select_column_values_to_be_unique_within_record", _Rule(many, (), different, several=True)
-    yield "multicolumn_sum_to_equal", _Rule((*many, "sum_total"), (), sum_equal, several=True)
-    yield "column_to_exist", _Rule(("column",), (), questions.exists)
-    yield "table_row_count_to_be_between", _Rule(_RANGE[1:], (), questions.row_count, counts=True)
-    yield "table_row_count_to_equal", _Rule(("value",), (), questions.row_count)
-    yield "table_column_count_to_be_between", _Rule(_RANGE[1:3], (), questions.column_count, counts=True)
-    yield "table_column_count_to_equal", _Rule(("value",), (), questions.column_count)
-    yield "table_columns_to_match_ordered_list", _Rule(("column_list",), (), questions.columns_listed)
-    yield "table_columns_to_match_set", _Rule(("column_set", "exact_match"), (), questions.columns_in_set)
-
-
-_RULES = {f"expect_{name}": rule for name, rule in _rules()}
+_OF_SET = ("column", "value_set")
+_TWO, _MANY = ("column_A", "column_B", "ignore_row_if", "mostly"), ("column_list", "ignore_row_if", "mostly")
+_RULES = {
+    "expect_column_values_to_not_be_null": _Rule(_ONE, (*_VALUES, "time"), questions.not_null),
+    "expect_column_values_to_be_null": _Rule(_ONE, (*_VALUES, "time"), questions.null),
+    "expect_column_values_to_be_between": _Rule((*_RANGE, "mostly"), _NUMBERS, questions.between),
+    "expect_column_value_lengths_to_be_between": _Rule(
+        (*_RANGE, "mostly"), _TEXT, questions.lengths_between, counts=True
+    ),
+    "expect_column_value_lengths_to_equal": _Rule((*_ONE, "value"), _TEXT, questions.lengths_equal),
+    "expect_column_values_to_be_in_set": _Rule((*_ONE, "value_set"), _VALUES, questions.in_set),
+    "expect_column_values_to_not_be_in_set": _Rule((*_ONE, "value_set"), _VALUES, questions.not_in_set),
+    "expect_column_values_to_be_unique": _Rule(_ONE, _VALUES, questions.unique),
+    "expect_column_min_to_be_between": _Rule(_RANGE, _DOUBLES, questions.extreme("min")),
+    "expect_column_max_to_be_between": _Rule(_RANGE, _DOUBLES, questions.extreme("max")),
+    "expect_column_mean_to_be_between": _Rule(_RANGE, _DOUBLES, questions.added_up(per_value=True)),
+    "expect_column_median_to_be_between": _Rule(_RANGE, _DOUBLES, questions.median),
+    "expect_column_quantile_values_to_be_between": _Rule(
+        ("column", "quantile_ranges", "allow_relative_error"), _DOUBLES, questions.quantiles
+    ),
+    "expect_column_sum_to_be_between": _Rule(_RANGE, _DOUBLES, questions.added_up(per_value=False)),
+    "expect_column_stdev_to_be_between": _Rule(_RANGE, _DOUBLES, questions.deviation),
+    "expect_column_unique_value_count_to_be_between": _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True),
+    "expect_column_proportion_of_unique_values_to_be_between": _Rule(_RANGE, _VALUES, questions.proportion),
+    "expect_column_distinct_values_to_be_in_set": _Rule(_OF_SET, _VALUES, distinct_values(only=True, every=False)),
+    "expect_column_distinct_values_to_contain_set": _Rule(_OF_SET, _VALUES, distinct_values(only=False, every=True)),
+    "expect_column_distinct_values_to_equal_set": _Rule(_OF_SET, _VALUES, distinct_values(only=True, every=True)),
+    "expect_column_values_to_match_regex": _Rule((*_ONE, "regex"), _TEXT, matching(must_match=True)),
+    "expect_column_values_to_not_match_regex": _Rule((*_ONE, "regex"), _TEXT, matching(must_match=False)),
+    "expect_column_values_to_match_regex_list": _Rule(
+        (*_ONE, "regex_list", "match_on"), _TEXT, matching(must_match=True)
+    ),
+    "expect_column_values_to_not_match_regex_list": _Rule((*_ONE, "regex_list"), _TEXT, matching(must_match=False)),
+    "expect_column_values_to_be_of_type": _Rule(("column", "type_"), (), questions.typed),
+    "expect_column_values_to_be_in_type_list": _Rule(("column", "type_list"), (), questions.typed),
+    "expect_column_pair_values_to_be_equal": _Rule(_TWO, (), pair("="), several=True),
+    "expect_column_pair_values_a_to_be_greater_than_b": _Rule((*_TWO, "or_equal"), (), pair(">"), several=True),
+    "expect_compound_columns_to_be_unique": _Rule(_MANY, (), compound, several=True),
+    "expect_select_column_values_to_be_unique_within_record": _Rule(_MANY, (), different, several=True),
+    "expect_multicolumn_sum_to_equal": _Rule((*_MANY, "sum_total"), (), sum_equal, several=True),
+    "expect_column_to_exist": _Rule(("column",), (), questions.exists),
+    "expect_table_row_count_to_be_between": _Rule(_RANGE[1:], (), questions.row_count, counts=True),
+    "expect_table_row_count_to_equal": _Rule(("value",), (), questions.row_count),
+    "expect_table_column_count_to_be_between": _Rule(_RANGE[1:3], (), questions.column_count, counts=True),
+    "expect_table_column_count_to_equal": _Rule(("value",), (), questions.column_count),
+    "expect_table_columns_to_match_ordered_list": _Rule(("column_list",), (), questions.columns_listed),
+    "expect_table_columns_to_match_set": _Rule(("column_set", "exact_match"), (), questions.columns_in_set),
+}

@@ -6,10 +6,18 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import CallableSpec, DaskRunner, FieldError, Section, Shorthand, VerifySpec
+from data_contracts.pipeline_spec.base import (
+    CallableSpec,
+    DaskRunner,
+    FieldError,
+    Section,
+    Shorthand,
+    VerifySpec,
+    is_none,
+)
 from data_contracts.pipeline_spec.contract import ContaminationSpec, ContractSpec, NearSpec, QuarantineSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import (
     CsvSpec,
@@ -134,6 +142,9 @@ class RetrySpec(Section):
 class PipelineSpec(Section):
     """A pipeline, from raw data to promotion."""
 
+    # A section that earlier versions lack is left out if it has its default value, so that a spec's digest and keys
+    # stay.
+
     version: Literal[1]
     """Version of this format."""
     name: Name
@@ -146,9 +157,9 @@ class PipelineSpec(Section):
     it holds a credential. `env:NAME` is permitted, and stays as written: tags are not looked up."""
     retry: RetrySpec = RetrySpec()
     """How many retries each cause of failure has."""
-    code: CodeSpec = CodeSpec()
+    code: CodeSpec = Field(default=CodeSpec(), exclude_if=lambda code: code == CodeSpec())
     """Further files of the project to pack into the code bundle."""
-    environment: EnvironmentSpec | None = None
+    environment: EnvironmentSpec | None = Field(default=None, exclude_if=is_none)
     """The packages that your code runs with, apart from Trainwright's; default: it runs with Trainwright's own."""
     data: DataSpec | Literal["external"]
     """The raw data, or `external` if your own data module reads other data."""
@@ -164,22 +175,12 @@ class PipelineSpec(Section):
     """How a checkpoint is scored."""
     promote: PromoteSpec = PromoteSpec()
     """When a checkpoint becomes the champion."""
-    mirrors: MirrorsSpec = MirrorsSpec()
+    mirrors: MirrorsSpec = Field(default=MirrorsSpec(), exclude_if=lambda mirrors: mirrors == MirrorsSpec())
     """Systems outside that are told of each run after its verdict; never part of a reuse key; default: none."""
-    schedule: ScheduleSpec = ScheduleSpec()
+    schedule: ScheduleSpec = Field(default=ScheduleSpec(), exclude_if=lambda schedule: schedule == ScheduleSpec())
     """How runs that a schedule or an event starts go together; never part of a reuse key."""
     notify: list[NotifyRule] = Field(default_factory=list, exclude_if=lambda rules: not rules)
     """Whom the Prefect server tells of which causes, once `trainwright deploy` has set it up; default: nobody."""
-
-    @model_serializer(mode="wrap")
-    def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # A section that earlier versions lack is left out if it has its default value, so that a spec's digest and keys
-        # stay.
-        absent = {"code"} if self.code == CodeSpec() else set[str]()
-        absent |= {"environment"} if self.environment is None else set()
-        absent |= {"mirrors"} if self.mirrors == MirrorsSpec() else set()
-        absent |= {"schedule"} if self.schedule == ScheduleSpec() else set()
-        return {name: one for name, one in write(self).items() if name not in absent}
 
     @property
     def model_name(self) -> str:

@@ -36,6 +36,19 @@ class FieldError(ValueError):
         super().__init__(f"{'.'.join(map(str, self.field))}: {sentence}")
 
 
+def check_one_of(section: BaseModel, first: str, second: str) -> None:
+    """ValueError unless exactly one of two fields is given."""
+    if [getattr(section, name) in (None, {}) for name in (first, second)].count(True) != 1:
+        raise ValueError(f"give either {first} or {second}, and not both")
+
+
+def each_once(names: list[str]) -> list[str]:
+    """`names`, if none of them stands twice; else ValueError."""
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ValueError(f"names {' and '.join(twice)} twice; name each once")
+    return names
+
+
 def dotted_path(text: str) -> str:
     """`text`, if it is a dotted path to an object in a module (`module.name`); else ValueError."""
     parts = text.split(".")

@@ -23,7 +23,15 @@ from urllib.parse import parse_qs
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import CallableSpec, DottedPath, FieldError, Runner, Section, Shorthand
+from data_contracts.pipeline_spec.base import (
+    CallableSpec,
+    DottedPath,
+    FieldError,
+    Runner,
+    Section,
+    Shorthand,
+    check_one_of,
+)
 
 if TYPE_CHECKING:
     from data_contracts.yaml_text import FieldPath
@@ -345,8 +353,7 @@ class WindowSpec(Section):
 
     @model_validator(mode="after")
     def _one(self) -> WindowSpec:
-        if (self.column is None) == (self.path is None):
-            raise ValueError("give either column or path, and not both")
+        check_one_of(self, "column", "path")
         return self
 
 

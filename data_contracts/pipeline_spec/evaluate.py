@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.expressions import Condition, ConditionError, read_condition
-from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section, Spread
+from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section, Spread, check_one_of
 from data_contracts.pipeline_spec.contract import SuiteSpec
 from data_contracts.pipeline_spec.data import Sources
 
@@ -38,8 +38,7 @@ class SliceSpec(Section):
     @model_validator(mode="after")
     def _one(self) -> SliceSpec:
         ranged = self.min is not None or self.max is not None
-        if (self.column is None) == (self.where is None):
-            raise ValueError("give either column or where, and not both")
+        check_one_of(self, "column", "where")
         if self.where is not None and (ranged or self.values is not None):
             raise FieldError("where", "excludes min, max and values; write them as a part of the condition")
         if self.column is not None and ranged == (self.values is not None):
@@ -94,8 +93,7 @@ class MetricSpec(Section):
 
     @model_validator(mode="after")
     def _one(self) -> MetricSpec:
-        if (self.class_path is None) == (self.logged is None):
-            raise ValueError("give either class_path or logged, and not both")
+        check_one_of(self, "class_path", "logged")
         if self.class_path is not None and self.target is None:
             raise FieldError("target", "is missing; name the entry of the batch that holds the truth (key or position)")
         if self.scores is not None and self.logged is not None:
@@ -122,8 +120,7 @@ class SetSpec(Section):
 
     @model_validator(mode="after")
     def _one(self) -> SetSpec:
-        if (self.split is None) == (self.source is None):
-            raise ValueError("give either split or source, and not both")
+        check_one_of(self, "split", "source")
         if self.split is not None and self.contract != "same":
             raise FieldError("contract", "is for a set with its own source; the contract has seen this split's rows")
         return self

@@ -8,16 +8,13 @@ outside that are told of each run, after its verdict.
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.pipeline_spec.base import FieldError, Section, is_none
-from data_contracts.pipeline_spec.contract import length_of
+from data_contracts.pipeline_spec.base import FieldError, Section, each_once, is_none
 
 Overlap = Literal["skip", "queue", "cancel_old"]
-_WEEK = timedelta(weeks=1)
 # Type and name of a block, as Prefect's pages write them.
 _BLOCK = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
 _NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
@@ -25,12 +22,6 @@ _ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
 # Aliases that MLflow keeps for itself.
 MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
 CREDENTIALS = ("username", "password", "token")
-
-
-def _up_to_a_week(text: str) -> str:
-    if not timedelta(0) < length_of(text) <= _WEEK:
-        raise ValueError(f"{text!r} is not between 1m and 1w")
-    return text
 
 
 class SensorSpec(Section):
@@ -56,9 +47,7 @@ class ScheduleSpec(Section):
     """What such a run does while an earlier run of the pipeline is unfinished: `skip` (it ends as Skipped), `queue`
     (it waits) or `cancel_old` (the earlier run is cancelled first, unless a person or CI started it); default: runs
     may overlap."""
-    within: Annotated[str, AfterValidator(_up_to_a_week)] | None = Field(
-        default=None, exclude_if=lambda within: within is None
-    )
+    within: str | None = Field(default=None, exclude_if=is_none)
     """How long after its time such a run may start, such as `6h`: it starts at the hour of the lowest price, else of
     the lowest carbon intensity, that the price book's `hours` have in that span. At most a week; default: at once."""
     sensor: SensorSpec | None = Field(default=None, exclude_if=lambda sensor: sensor is None)
@@ -92,16 +81,10 @@ def _block(text: str) -> str:
     return text
 
 
-def _each_once(causes: list[Cause]) -> list[Cause]:
-    if twice := sorted({one for one in causes if causes.count(one) > 1}):
-        raise ValueError(f"names {' and '.join(twice)} twice; name each cause once")
-    return causes
-
-
 class NotifyRule(Section):
     """Some causes, and the block through which people are told of them."""
 
-    on: Annotated[list[Cause], AfterValidator(_each_once)] = Field(min_length=1)
+    on: Annotated[list[Cause], AfterValidator(each_once)] = Field(min_length=1)
     """What people are told of: `failed` (also if a run is not resumed), `rejected` by the contract, `waiting` for an
     approval, `budget` (a share is used up, or all), `drift`, `crashed` (its process died), `not_resumed`, `hung` (a
     rank), `restarted` (a training, also after a rank hung), `stalled` (a run waits for its store), `page` and

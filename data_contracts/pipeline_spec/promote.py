@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.expressions import check
-from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, is_none
+from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, check_one_of, each_once, is_none
 from data_contracts.pipeline_spec.contract import up_to_a_year
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
 
@@ -87,8 +87,7 @@ class GateSpec(Section):
 
     @model_validator(mode="after")
     def _one(self) -> GateSpec:
-        if (self.metric is None) == (self.expression is None):
-            raise ValueError("give either metric or expression, and not both")
+        check_one_of(self, "metric", "expression")
         if [getattr(self, name) for name in _ASKED].count(None) != len(_ASKED) - 1:
             raise ValueError("give exactly one of min, max, min_gain, margin and max_gap")
         if self.margin is not None and self.confidence is None:
@@ -148,8 +147,8 @@ class PromoteSpec(Section):
     approvers: list[str] = Field(default_factory=list, exclude_if=lambda one: not one)
     """The public keys whose signed answers count, each as `file:PATH` or a key's id; with any, each promotion needs an
     approval; default: those of the alias's protection."""
-    require: list[Literal["signed", "contract", "clean_commit", "approved"]] = Field(
-        default_factory=list, exclude_if=lambda one: not one
+    require: Annotated[list[Literal["signed", "contract", "clean_commit", "approved"]], AfterValidator(each_once)] = (
+        Field(default_factory=list, exclude_if=lambda one: not one)
     )
     """What must hold beside the gates: the receipt is `signed`, the rows met a `contract` with a critical expectation,
     the training came from a `clean_commit`, a person `approved` the promotion; default none."""
@@ -170,13 +169,6 @@ class PromoteSpec(Section):
         if wrong := next((one for one in approvers if not _APPROVER.fullmatch(one)), None):
             raise ValueError(f"{wrong[:80]!r} is neither file:PATH of a public key nor a key's id of 64 characters")
         return approvers
-
-    @field_validator("require")
-    @classmethod
-    def _once(cls, require: list[str]) -> list[str]:
-        if len(set(require)) != len(require):
-            raise ValueError("names a requirement twice")
-        return require
 
     @field_validator("export")
     @classmethod

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name, valid_name
-from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Placed, Section, Shorthand
+from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Placed, Section, Shorthand, check_one_of
 from data_contracts.pipeline_spec.data import StorageOptions, Uri
 
 SHARDED = ("fsdp", "hsdp")
@@ -97,8 +97,7 @@ class MixtureSpec(Section):
 
     @model_validator(mode="after")
     def _of_kinds_or_datasets(self) -> MixtureSpec:
-        if (self.column is None) == (not self.datasets):
-            raise ValueError("give either column or datasets, and not both")
+        check_one_of(self, "column", "datasets")
         if OWN in self.datasets:
             raise FieldError(("datasets", OWN), "is the run's own dataset; give the other one another name")
         if self.datasets and {OWN, *self.datasets} != set(self.weights):

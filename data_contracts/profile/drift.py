@@ -349,12 +349,7 @@ def chi_square_p(first: Sequence[int], second: Sequence[int]) -> float:
             cells += 1
             apart = one * total_second - two * total_first
             statistic += apart * (apart / (total_first * total_second)) / both
-    return chi_square_tail(statistic, cells - 1)
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    """P(X >= statistic) of a chi-square distribution."""
-    return float(scipy.special.chdtrc(degrees, statistic)) if degrees >= 1 and statistic > 0 else 1.0
+    return float(scipy.special.chdtrc(cells - 1, statistic)) if cells > 1 and statistic > 0 else 1.0
 
 
 def kolmogorov_p(distance: float, first: int, second: int) -> float:

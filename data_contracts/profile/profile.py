@@ -7,10 +7,10 @@ is added.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ from data_contracts.quoting import type_shown
 from data_contracts.records import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 
 _FLAGS = np.array([0, 1])
+_PARTS = 4
 
 
 def profile_of(
@@ -58,60 +59,21 @@ def profile_of(
         sensitive: columns of which only rows and nulls are counted.
         threads: columns that are counted at once. It does not affect the result.
     """
-    block = block_of(len(schema))
-    part = _Part([Column(field.name, field.type, field.name in sensitive, block) for field in schema], batches)
+    block, rows = block_of(len(schema)), 0
+    columns = [Column(field.name, field.type, field.name in sensitive, block) for field in schema]
+    # Several parts for each thread, because columns take unequal time.
+    parts = _PARTS * threads
+
+    def count(batch: pa.RecordBatch, first: int) -> None:
+        for at in range(first, len(columns), parts):
+            columns[at].add(batch.column(at))
+
     _keep_freed_memory()
     with ThreadPoolExecutor(threads, "profile") as pool:
-        try:
-            for done in [pool.submit(part.count) for _ in range(threads)]:
-                done.result()
-        except BaseException:
-            part.stop()  # else an interrupted process would read all batches first
-            raise
-        return Profile(rows=part.rows, columns=list(pool.map(Column.record, part.columns)))
-
-
-class _Part:
-    """The columns of a part, and what is left of its batches; several threads count them.
-
-    No thread waits for the end of a batch. A column is locked while it is handed out, so the next batch's values of
-    the column are counted after those before.
-    """
-
-    def __init__(self, columns: list[Column], batches: Iterable[pa.RecordBatch]) -> None:
-        self.rows, self.columns = 0, columns
-        self._locks = [threading.Lock() for _ in columns]
-        self._left, self._handing_out = self._arrays(batches), threading.Lock()
-
-    def _arrays(self, batches: Iterable[pa.RecordBatch]) -> Generator[tuple[int, pa.Array]]:
         for batch in batches:
-            self.rows += batch.num_rows
-            yield from enumerate(batch.columns)
-
-    def count(self) -> None:
-        """Count the values that are left; after an error, no thread goes on."""
-        while (given := self._next()) is not None:
-            at, values = given
-            try:
-                self.columns[at].add(values)
-            except BaseException:
-                self._locks[at].release()
-                self.stop()
-                raise
-            self._locks[at].release()
-
-    def stop(self) -> None:
-        """Hand out nothing more."""
-        with self._handing_out:
-            self._left.close()
-
-    def _next(self) -> tuple[int, pa.Array] | None:
-        """The place of a column, which is locked now, and values of it."""
-        with self._handing_out:
-            given = next(self._left, None)
-            if given is not None:
-                self._locks[given[0]].acquire()
-            return given
+            rows += batch.num_rows
+            list(pool.map(partial(count, batch), range(parts)))
+        return Profile(rows=rows, columns=list(pool.map(Column.record, columns)))
 
 
 def _keep_freed_memory() -> None:

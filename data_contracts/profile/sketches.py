@@ -351,11 +351,7 @@ def block_of(columns: int) -> int:
 
 def exact(value: Fraction) -> Dyadic:
     """A fraction whose denominator is a power of two, as mantissa and exponent."""
-    mantissa, exponent = value.numerator, 1 - value.denominator.bit_length()
-    if mantissa and exponent == 0:
-        exponent = (mantissa & -mantissa).bit_length() - 1
-        mantissa >>= exponent
-    return mantissa, exponent
+    return _shortest((value.numerator, 1 - value.denominator.bit_length()))
 
 
 def fraction(value: Dyadic) -> Fraction:

@@ -24,7 +24,6 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Suite
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
-from data_contracts.records import Profile
 from infra import scratch
 from infra.cluster_tasks import Cluster
 from infra.contract.file_statistics import KnownStatistics, memory_bytes, profiled
@@ -33,7 +32,6 @@ from infra.machine import num_cores
 from infra.processes.child_main import Report, child_main
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
-# Of all columns, only a first batch is read, to see their types.
 _FIRST_ROWS = 1024
 Load = Callable[[], Classes]
 
@@ -51,11 +49,18 @@ def main(request: ContractRequest, report: Report, load: Load = load_great_expec
     window = None if request.window is None else Window.from_iso(*request.window)
     every = Selection(window=window, window_column=request.window_column, strict=request.strict)
 
-    moved = _counting(report)
+    steps = count(1)
+
+    def moved() -> None:
+        """Report one more step; between two batches, an expectation on whole columns may take long."""
+        report(Advanced(done=next(steps), long=True))
+
     parts = _parts(request, report, moved)
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        for batch in read_batches(files, sources, root=root, selection=_of(every, columns)):
+        # Of all columns, only a first batch is read, to see their types.
+        wanted = replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
+        for batch in read_batches(files, sources, root=root, selection=wanted):
             moved()
             yield batch
 
@@ -79,24 +84,15 @@ def main(request: ContractRequest, report: Report, load: Load = load_great_expec
 
         judged = _judged(request, read, judge, load)
         profile = None if parts is None else parts.profile()
+    if profile is None and request.profile:
+        profile = profiled(files, sources, root, selection=every, sensitive=request.sensitive, on_batch=moved)
     outcome = judged.outcome
     found = ContractOutcome(
         **{name: getattr(outcome, name) for name in ("accepted", "rows", "expectations", "failures")},
         quarantine=judged.quarantine,
-        profile=profile or _profile(request, every, moved),
+        profile=profile,
     )
     return with_places(request, found)
-
-
-def _counting(report: Report) -> Callable[[], None]:
-    """Reports one more step each time that it is called."""
-    steps = count(1)
-    # Between two batches, an expectation on whole columns may take long.
-    return lambda: report(Advanced(done=next(steps), long=True))
-
-
-def _of(every: Selection, columns: list[str] | None) -> Selection:
-    return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
 
 
 def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) -> KnownStatistics | None:
@@ -107,13 +103,6 @@ def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) 
     parts = KnownStatistics(request, Path(request.statistics), cluster)
     parts.remember_facts()
     return parts
-
-
-def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
-    if not request.profile:
-        return None
-    files, sources, root = request.files, request.sources, Path(request.root)
-    return profiled(files, sources, root, selection=selection, sensitive=request.sensitive, on_batch=moved)
 
 
 def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read], Outcome], load: Load) -> Judged:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from data_contracts.contract.reports import difference
+from data_contracts.contract.reports import changes
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
 from infra.records.handoffs import read_handoff
@@ -210,7 +210,7 @@ def _contract(before: Facts, after: Facts) -> list[Row]:
         {"verdict": _verdict(old.accepted), "suite": old.suite_digest[:12], "rows": f"{old.rows:,}"},
         {"verdict": _verdict(new.accepted), "suite": new.suite_digest[:12], "rows": f"{new.rows:,}"},
     )
-    for one in difference(old, new).changes:
+    for one in changes(old, new):
         if one.kind != "same":
             name = f"{one.expectation}{f' on {one.column}' if one.column else ''}"
             rows.append(Row(name, _broken(one.before), _broken(one.after)))

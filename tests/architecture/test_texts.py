@@ -35,10 +35,6 @@ KNOWN = {
     ("training/formats/schema.py", "raise Mismatch(str(error)"): "names types",
     ("training/shard/splitter.py", "self.notes.bad_name ="): "masked where it is told",
     ("training/user/ready.py", "said = _sentence(str(error))"): "withheld where the user's code raised it",
-    (
-        "data_contracts/contract/great_expectations_engine.py",
-        "field, reason =",
-    ): "an argument of the suite, before any row is read",
 }
 
 

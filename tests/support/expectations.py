@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 from data_contracts.arrow_rows import ParquetFiles
 from data_contracts.contract.engine import check
 from data_contracts.contract.findings import Outcome
+from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.scan import Resources
 from data_contracts.contract.suites import load_suite
+from data_contracts.contract.translation import translated
 from data_contracts.handoffs import Failure
 
 ROOT = Path(__file__)
@@ -29,6 +31,11 @@ def E(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:
 
 def suite(*expectations: dict[str, Any]) -> dict[str, Any]:
     return load_suite({"name": "s", "expectations": list(expectations)}, ROOT)
+
+
+def plan(expectation: dict[str, Any], schema: pa.Schema) -> ScanQuestion | str:
+    """What a scan measures for one expectation; or why it runs on Great Expectations."""
+    return translated({0: expectation}, schema)[0]
 
 
 def reader(table: pa.Table, rows: int = 10_000, seen: list[list[str] | None] | None = None) -> Read:

@@ -55,7 +55,7 @@ def drawn(dice: random.Random, depth: int) -> Any:
 
 def test_what_is_at_most_as_deep_is_read_as_json_reads_it() -> None:
     dice = random.Random(1)
-    for number in range(400):
+    for number in range(80):
         depth = dice.choice([3, 40, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 150])
         value = drawn(dice, depth)
         data = json.dumps(value, indent=dice.choice([None, 1]), ensure_ascii=bool(number % 2)).encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.price_book import MachinePrice, price_on
+from data_contracts.price_book import MachinePrice, PriceBook, price_on
 
 
 def price(date: str, per_hour: float, region: str = "", term: str = "on-demand") -> MachinePrice:
@@ -43,3 +43,9 @@ def test_prices_of_one_region_need_no_region() -> None:
     assert price_on([price("2026-01-01", 7.0, region="eu")], "2026-02-01") is not None
     two = [price("2026-01-01", 7.0, region="eu"), price("2026-01-01", 7.0, region="us")]
     assert price_on(two, "2026-02-01") is None, "which of them holds is not known"
+
+
+def test_what_was_dropped_is_still_accepted() -> None:
+    hours = [{"date": "2026-11-01", "hours": "22-6"}]
+    book = PriceBook.model_validate({"version": 1, "hours": hours, "stores": {}, "carbon": [1]})
+    assert (book.machines, book.pools) == ({}, {})

@@ -136,7 +136,10 @@ ROW: Any = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+CONNECTION = duckdb.connect()
+
+
+@settings(max_examples=60, deadline=None)
 @given(text=CONDITION, data=st.lists(ROW, min_size=1, max_size=8))
 def test_as_duckdb(text: str, data: list[tuple[Any, ...]]) -> None:
     types = {"i": pa.int64(), "d": pa.float64(), "s": pa.string(), "b": pa.bool_()}
@@ -148,7 +151,6 @@ def test_as_duckdb(text: str, data: list[tuple[Any, ...]]) -> None:
         return
     found = rows_that_meet(condition, {name: columns[name] for name in condition.columns})
     sql = text.replace("==", "=").replace("!=", "<>").replace("None", "NULL")
-    with duckdb.connect() as connection:
-        connection.register("rows", pa.table(columns))
-        expected = connection.execute(f"SELECT coalesce({sql}, false) FROM rows").fetchall()
+    CONNECTION.register("rows", pa.table(columns))
+    expected = CONNECTION.execute(f"SELECT coalesce({sql}, false) FROM rows").fetchall()
     assert found.tolist() == [one for (one,) in expected], text

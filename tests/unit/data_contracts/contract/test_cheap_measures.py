@@ -20,12 +20,6 @@ INSIDE = between({"column": "x", "min_value": 0, "max_value": 2, "strict_max": T
 LEAST, GREATEST = scan.least_and_greatest(INSIDE)
 
 
-def test_bounds_are_asked_by_the_least_and_the_greatest_value() -> None:
-    count = Measure("count({c})", "n")
-    assert scan.asked_first([INSIDE, count], SCHEMA) == [LEAST, GREATEST, count]
-    assert scan.asked_first([Measure("sum({c})", "x")], SCHEMA) == [Measure("sum({c})", "x"), GREATEST]
-
-
 @pytest.mark.parametrize(
     ("least", "greatest", "shown"),
     [(0.0, 1.9, True), (-0.0, 1.9, True), (0.0, 2.0, False), (-1e-300, 1.0, False), (None, None, True),

@@ -30,13 +30,13 @@ def test_the_set_of_columns_is_compared_whole(columns: int) -> None:
 
 
 def test_a_column_is_looked_at_no_more_often_in_a_wider_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an expectation for each of 10,000 columns, a look at all columns for each would be 100,000,000 looks."""
-    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(10_000)])
+    """With an expectation for each of 2,000 columns, a look at all columns for each would be 4,000,000 looks."""
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(2_000)])
     entries = [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": name}} for name in schema.names]
     looks: Counter[str] = Counter()
     real = translation.kind_of
     monkeypatch.setattr(translation, "kind_of", lambda kind: looks.update(["kind"]) or real(kind))
-    plans = translation.every_translated(dict(enumerate(entries)), schema)
+    plans = translation.translated(dict(enumerate(entries)), schema)
     assert not any(isinstance(one, str) for one in plans.values())
     assert looks["kind"] <= 2 * len(entries)
     assert [scope_of(one, schema).layout.columns for one in entries] == [(name,) for name in schema.names]

@@ -91,14 +91,6 @@ def test_an_aggregate_that_fails_on_the_rest_rejects_and_says_on_which_rows() ->
     assert [one.expectation for one in found.quarantine.broken] == ["expect_column_values_to_be_between"]
 
 
-def test_an_aggregate_alone_and_a_missing_column_reject_as_ever() -> None:
-    assert not refused(judged(MEAN))
-    assert not refused(judged(E("column_values_to_be_unique", column="none")))
-    found = judged(SMALL, E("column_values_to_be_unique", column="none"))
-    assert refused(found)
-    assert [one.column for one in found.outcome.failures] == ["none"]
-
-
 @pytest.mark.parametrize(("share", "aside"), [(0.1, 0), (0.19, 0), (0.2, 2), (1.0, 2)])
 def test_the_share_is_compared_exactly(share: float, aside: int) -> None:
     assert len(judged(THERE, share=share).rows) == aside
@@ -106,20 +98,40 @@ def test_the_share_is_compared_exactly(share: float, aside: int) -> None:
     assert len(judged(THERE, table=wide, share=0.29).rows) == 29
 
 
-def test_above_the_share_the_data_is_rejected_with_the_findings_and_the_share() -> None:
-    found = judged(UNIQUE, THERE, share=0.3)
-    assert refused(found) == "Quarantine: 4 of 10 rows (40.000%) break expectations, more than max_share 0.3 allows."
-    assert [one.rows for one in found.outcome.failures] == [2, 2]
-    said = "Quarantine: 2 of 10 rows (20.000%) break expect_column_values_to_be_unique on id, more than max_share 0.1"
-    assert refused(judged(UNIQUE, share=0.1)) == f"{said} allows."
+BAD = E("column_values_to_be_in_set", column="id", value_set=[100])
+NO_ROW = "Without the rows that break expectations, no row is left."
+ABOVE = "rows ({}) break {}, more than max_share {} allows."
+REFUSED: list[tuple[list[dict[str, Any]], float, str]] = [
+    ([MEAN], 0.5, ""),
+    ([E("column_values_to_be_unique", column="none")], 0.5, ""),
+    ([UNIQUE, THERE], 0.3, f"Quarantine: 4 of 10 {ABOVE.format('40.000%', 'expectations', 0.3)}"),
+    ([UNIQUE], 0.1,
+     f"Quarantine: 2 of 10 {ABOVE.format('20.000%', 'expect_column_values_to_be_unique on id', 0.1)}"),
+    ([BAD], 1.0, NO_ROW),
+    # Without them, the column would still be text.
+    ([E("column_values_to_be_between", column="text", min_value=0)], 0.5, ""),
+]  # fmt: skip
 
 
-def test_data_of_which_no_row_would_be_left_is_rejected() -> None:
-    bad = E("column_values_to_be_in_set", column="id", value_set=[100])
-    assert refused(judged(bad, share=1.0)) == "Without the rows that break expectations, no row is left."
-    assert refused(judged(bad, share=1.0, table=ROWS.slice(0, 1)))
+@pytest.mark.parametrize(("expectations", "share", "sentence"), REFUSED)
+def test_the_data_is_rejected_as_ever_or_with_why_no_row_is_set_aside(
+    expectations: list[dict[str, Any]], share: float, sentence: str
+) -> None:
+    found = judged(*expectations, share=share)
+    assert refused(found) == sentence
+    assert len(found.outcome.failures) == len(expectations)
+
+
+def test_one_row_that_is_left_is_enough() -> None:
+    assert refused(judged(BAD, share=1.0, table=ROWS.slice(0, 1))) == NO_ROW
     kept = judged(E("column_values_to_be_in_set", column="id", value_set=[3]), share=0.9)
-    assert kept.rows.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]  # one row is enough
+    assert kept.rows.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_missing_column_rejects_whatever_is_set_aside() -> None:
+    found = judged(SMALL, E("column_values_to_be_unique", column="none"))
+    assert refused(found)
+    assert [one.column for one in found.outcome.failures] == ["none"]
 
 
 def test_an_order_that_leaving_rows_out_does_not_mend_rejects_with_the_numbers_of_all_rows() -> None:
@@ -133,13 +145,6 @@ def test_an_order_that_leaving_rows_out_does_not_mend_rejects_with_the_numbers_o
 def test_mostly_is_judged_on_all_rows_whatever_other_expectations_set_aside() -> None:
     mostly = E("column_values_to_not_be_null", column="x", mostly=0.8)  # 2 of 10, and 2 of 8 without the duplicates
     assert judged(mostly, UNIQUE).rows.tolist() == [8, 9]
-
-
-def test_words_among_numbers_cannot_be_set_aside() -> None:
-    # Without them, the column would still be text.
-    found = judged(E("column_values_to_be_between", column="text", min_value=0))
-    assert not found.outcome.accepted
-    assert not len(found.rows)
 
 
 def test_milder_failures_are_kept_and_graver_ones_follow_fail_on() -> None:

@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -87,49 +87,38 @@ class Stopped(BaseException):
     """What a handler of a signal raises."""
 
 
-def test_a_signal_ends_it_between_two_batches() -> None:
-    given = 0
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """SIGUSR1 raises Stopped."""
+
+    def handler(*arguments: object) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("at", [1, 3], ids=["in a slow batch", "between two batches"])
+def test_a_signal_ends_it_and_waits_for_no_batch(at: int) -> None:
+    given, read_on = 0, []
+    slow = threading.Event()
 
     def read(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         nonlocal given
         for _ in range(2000):
             given += 1
-            if given == 3:
+            if given == at:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.005)
+            read_on.append(slow.wait(20 if at == 1 else 0.005))
             yield TABLE.select(["a"]).to_batches()[0]
 
-    def handler(*arguments: object) -> None:
-        raise Stopped
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(Stopped):
-            scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(Stopped):
+        scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
     assert given < 1000
-
-
-def test_a_signal_does_not_wait_for_a_slow_batch() -> None:
-    def read(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        slow.wait(20)
-        read_on.append(True)
-        yield TABLE.select(["a"]).to_batches()[0]
-
-    def handler(*arguments: object) -> None:
-        raise Stopped
-
-    slow, read_on = threading.Event(), []
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(Stopped):
-            scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
-        assert not read_on
-    finally:
-        slow.set()
-        signal.signal(signal.SIGUSR1, before)
+    assert at > 1 or not read_on
+    slow.set()
 
 
 def test_a_thousand_expectations_take_little_memory(tmp_path: Path) -> None:
@@ -192,25 +181,21 @@ def test_parquet_is_read_by_duckdb_if_it_sees_what_our_reader_sees(
     assert found == {measure: there, ROWS: table.num_rows}
 
 
-def test_what_duckdb_cannot_read_is_read_as_batches() -> None:
-    """And then left to Great Expectations, as from any other file."""
-    bytes_ = pa.array([b"s3cr3t\xff", b"ok"])
-    table = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())})
-    count = Measure("count({c})", "s")
-    seen: list[list[str] | None] = []
-    data = Data(table.schema, reader(table, seen=seen), in_files(table, 2))
-    assert scanned([count], data, ["s"], RESOURCES) is None
-    assert seen == [["s"]]
-
-
 def test_what_duckdb_cannot_measure_it_leaves() -> None:
     assert scanned([Measure("sum({c})", "s")], Data(TABLE.schema, reader(TABLE)), ["s"], RESOURCES) is None
 
 
-def test_a_column_that_is_not_utf_8_leaves_all_to_great_expectations(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("files", [no_files, in_files], ids=["batches", "files"])
+def test_a_column_that_is_not_utf_8_leaves_all_to_great_expectations(
+    files: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What DuckDB cannot read in a Parquet file is read as batches, once, and then left as well."""
     caplog.set_level("INFO", "trainwright")
     bytes_ = pa.array([b"s3cr3t\xff", b"ok"])
     table = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())})
-    assert scanned([ROWS, Measure("count({c})", "s")], Data(table.schema, reader(table)), ["s"], RESOURCES) is None
+    seen: list[list[str] | None] = []
+    data = Data(table.schema, reader(table, seen=seen), no_files if files is no_files else in_files(table, 2))
+    assert scanned([ROWS, Measure("count({c})", "s")], data, ["s"], RESOURCES) is None
+    assert seen == [["s"]]
     assert "one scan could not measure the data" in caplog.text
     assert "s3cr3t" not in caplog.text

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.translation import translated
-from tests.support.expectations import E, in_files, run
+from tests.support.expectations import E, in_files, plan, run
 
 TABLE = pa.table(
     {
@@ -59,14 +58,10 @@ def test_what_pandas_would_round_or_turn_into_another_type_is_left() -> None:
         E("compound_columns_to_be_unique", column_list=["a", "a"]),
         E("compound_columns_to_be_unique", column_list=["a"]),
     ):
-        assert isinstance(translated(one, schema), str), one
+        assert isinstance(plan(one, schema), str), one
     large = pa.table({"a": pa.array([2**53, None], pa.int64()), "b": [2**53 + 1, 1]})
-    loaded: list[None] = []
-
-    def load() -> dict[str, type]:
-        loaded.append(None)
-        return {}
-
+    loaded: list[dict[str, type]] = []
+    load = lambda: loaded.append({}) or loaded[-1]  # noqa: E731
     run(large, E("column_pair_values_to_be_equal", **AB, ignore_row_if="either_value_is_missing"), load=load)
     run(large, E("select_column_values_to_be_unique_within_record", column_list=["a", "b"]), load=load)
-    assert loaded == [None, None]
+    assert len(loaded) == 2

@@ -270,9 +270,9 @@ def test_all_changes_that_a_suite_needs_are_listed_at_once(tmp_path: Path) -> No
     assert numbers == sorted(set(numbers))
 
 
-def test_a_suite_with_thousands_of_changes_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "s.json").write_text(saved(*({"type": "zzz", "kwargs": {}} for _ in range(3000))))
-    with pytest.raises(SpecError, match=r"needs 3000 changes(.*\n){101}  and 2900 more$"):
+def test_a_suite_with_hundreds_of_changes_names_the_first(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(saved(*({"type": "zzz", "kwargs": {}} for _ in range(300))))
+    with pytest.raises(SpecError, match=r"needs 300 changes(.*\n){101}  and 200 more$"):
         load_suite("s.json", tmp_path)
 
 

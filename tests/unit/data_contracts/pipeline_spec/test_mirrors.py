@@ -43,13 +43,6 @@ def test_names_that_a_mirror_cannot_have(tmp_path: Path) -> None:
             loaded(tmp_path / alias, {"mlflow": MLFLOW}, promote={"alias": alias})
 
 
-def test_a_spec_without_mirrors_is_stored_as_before(tmp_path: Path) -> None:
-    assert "mirrors" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
-    spec = loaded(tmp_path / "with", {"mlflow": MLFLOW})
-    assert spec.mirrors.names == ["mlflow"]
-    assert spec.model_dump(mode="json")["mirrors"] == {"mlflow": MLFLOW}
-
-
 def test_dropped_mirrors_of_an_earlier_spec_are_read_and_one_sentence_names_them(tmp_path: Path) -> None:
     asked = {"mlflow": MLFLOW, "gto": True, "huggingface": {"folder": "models"}, "openlineage": {"file": "a"}}
     spec = loaded(tmp_path, asked)

@@ -40,10 +40,3 @@ def test_what_is_refused(rule: dict[str, Any], sentence: str, tmp_path: Path) ->
     with pytest.raises(SpecError) as caught:
         load_spec(write_project(tmp_path / "tiny", {"notify": [rule]}))
     assert sentence in caught.value.message
-
-
-def test_a_spec_without_it_is_stored_as_before(tmp_path: Path) -> None:
-    assert "notify" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
-    asked = [{"on": ["failed"], "block": BLOCK}]
-    spec = load_spec(write_project(tmp_path / "told", {"notify": asked}))
-    assert spec.model_dump(mode="json")["notify"] == asked

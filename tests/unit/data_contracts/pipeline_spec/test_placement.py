@@ -38,7 +38,3 @@ def test_the_micro_batch_fits_the_fewest_nodes_too(spec_file: Callable[..., Path
     assert load_spec(spec_file(*changes)).train.least_nodes == 3
     with pytest.raises(SpecError, match="6 does not divide the 8 rows of .* that a rank takes with train.min_nodes"):
         load_spec(spec_file(*changes, ("batch: [", "micro_batch_size: 6\n  batch: [")))
-
-
-def test_without_it_all_nodes_are_needed(spec_file: Callable[..., Path]) -> None:
-    assert load_spec(spec_file(("devices: 2", "nodes: 4"))).train.least_nodes == 4

@@ -43,10 +43,3 @@ def test_a_cluster_is_named_by_its_scheduler_and_a_folder(field: str, spec_file:
     section = spec.contract if field == "contract.runner" else spec.shards
     assert section is not None
     assert section.runner == DaskRunner(dask="tls://scheduler:8786", scratch="/shared")
-
-
-def test_a_contract_without_a_runner_is_written_as_before(spec_file: Write) -> None:
-    contract = load_spec(spec_file()).contract
-    assert contract is not None
-    assert contract.runner == "local"
-    assert "runner" not in contract.model_dump(mode="json")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from datetime import date, datetime, time
 from decimal import Decimal
-from time import sleep
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.profile import profile
-from data_contracts.profile.profile import Column, Merger, profile_of
+from data_contracts.profile.profile import Merger, profile_of
 from data_contracts.records import Profile
 
 ROWS = 70_000
@@ -113,45 +109,6 @@ def test_a_column_without_values_has_one_profile_however_many_parts_it_came_in()
     assert one.columns[0].model_copy(update={"rows": 5, "nulls": 5}) == two.columns[0]
     assert one.columns[0].distinct is None
     assert one.columns[1].distinct == two.columns[1].distinct == 1
-
-
-def test_an_interrupted_profile_reads_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *work: Any, **named: Any) -> Future[Any]:
-            super().submit(*work, **named)
-            waited_for: Future[Any] = Future()
-            waited_for.set_exception(KeyboardInterrupt())
-            return waited_for
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(500):
-            made.append(number)
-            sleep(0.001)
-            yield pa.record_batch({"a": [number]})
-
-    monkeypatch.setattr(profile, "ThreadPoolExecutor", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        profile_of(batches(), pa.schema({"a": pa.int64()}), [], 2)
-    assert len(made) < 500
-
-
-def test_an_error_in_one_column_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(1000):
-            read.append(number)
-            yield pa.record_batch({"x": [1.5], "y": [2.5]})
-
-    def fails(column: Column, values: pa.Array) -> None:
-        raise MemoryError(values.to_pylist())
-
-    monkeypatch.setattr(Column, "add", fails)
-    with pytest.raises(MemoryError, match=r"\[(1|2)\.5\]"):
-        profile_of(batches(), pa.schema({"x": pa.float64(), "y": pa.float64()}), [], threads=2)
-    assert len(read) < 10
 
 
 @pytest.mark.parametrize("different", [1500, 2000, 4000])

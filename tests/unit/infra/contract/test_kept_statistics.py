@@ -18,14 +18,17 @@ from data_contracts.contract import file_statistics as statistics_records
 from data_contracts.contract.file_statistics import kept, reads_all_files
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import load_suite
-from data_contracts.contract.translation import translated
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
+from data_contracts.messages import Message
+from data_contracts.messages.raw_data import ClusterTaskOrder, ContractOutcome, ContractRequest, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker, file_statistics
-from infra.contract.file_statistics import KNOWN, NEW
+from infra.contract.file_statistics import KNOWN, NEW, in_tasks, read_facts
 from infra.files import file_digest
 from infra.sources import read, resolve_sources
+from tests.support.cluster_tasks import Elsewhere
+from tests.support.expectations import plan
 
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("column_values_to_not_be_null", {"column": "id"}),
@@ -67,14 +70,25 @@ def request(root: Path, files: list[SourceFile], suite: dict[str, Any], sensitiv
     )  # fmt: skip
 
 
-def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcome:
-    """The outcome in a process that has not seen the files; parts that are made are known afterwards."""
+def outcome(asked: ContractRequest, parts: Path | None = None, elsewhere: Elsewhere | None = None) -> ContractOutcome:
+    """The outcome in a process that has not seen the files; parts that are made are known afterwards.
+
+    Args:
+        elsewhere: other machines, which measure the files.
+    """
     read._FACTS.clear()
     if parts is None:
         return contract_worker.main(asked, lambda report: None)
     for name in (KNOWN, NEW):
         (parts / name).mkdir(exist_ok=True, parents=True)
-    found = contract_worker.main(asked.model_copy(update={"statistics": str(parts)}), lambda report: None)
+    shared = SharedFolder(folder=str(elsewhere.cluster.folder), at_once=4) if elsewhere is not None else None
+
+    def report(message: Message) -> None:
+        if isinstance(message, ClusterTaskOrder):
+            assert elsewhere is not None
+            elsewhere.done(message)
+
+    found = contract_worker.main(asked.model_copy(update={"statistics": str(parts), "cluster": shared}), report)
     for path in (parts / NEW).iterdir():
         path.rename(parts / KNOWN / path.name)
     return found
@@ -101,7 +115,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, kwargs: dict[str, Any]) -> None:
     asked = {"type": f"expect_{name}", "kwargs": kwargs, "severity": "critical"}
     whole, real = pa.int64(), pa.float64()
-    question = translated(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
+    question = plan(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
     assert isinstance(question, ScanQuestion)
     assert reads_all_files(asked) == (kept(question.measures, []) != list(dict.fromkeys(question.measures)))
 
@@ -120,8 +134,7 @@ def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypat
     parts = tmp_path / "parts"
     changed = written(tmp_path, 9, 50, draw)
     lists = [
-        files[:3], files, files[::-1], files[1:], [*files, files[0]], [changed, *files[2:]],
-        choose.sample([*files, changed], 4),
+        files[:3], files[::-1], [*files[1:], files[1]], choose.sample([*files, changed], 4),
     ]  # fmt: skip
     for some in lists:
         asked = request(tmp_path, some, suite, sensitive)
@@ -215,44 +228,114 @@ def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.Mon
         assert next(one for one in part.profile.columns if one.name == "x").minimum is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"own": "zz"}, {"own": "00" * 40}, {"rows": None}, {"rows": -5}, {"profile": {}}],
-)
-def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change: dict[str, Any]) -> None:
-    draw = np.random.default_rng(1)
-    files = [written(tmp_path, number, 20, draw) for number in range(2)]
-    suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},
-                       tmp_path)  # fmt: skip
-    asked, parts = request(tmp_path, files, suite, []), tmp_path / "parts"
-    found = outcome(asked, parts)
-    for path in (parts / KNOWN).iterdir():
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert outcome(asked, parts) == found
+CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    **{name: ("*", lambda part, new=new: part.update(new)) for name, new in {
+        "no schema": {"own": "zz"}, "another schema": {"own": "00" * 40}, "no rows": {"rows": None},
+        "negative rows": {"rows": -5}, "no profile": {"profile": {}},
+    }.items()},
+    "a group of fewer files": ("group-*", lambda group: group["files"].pop()),
+    "a group of fewer files and values": (
+        "group-*", lambda group: [group["files"].pop(), *(every.pop() for every in group["values"].values())]
+    ),
+    "a group without a schema": ("group-*", lambda group: group["files"][0].update(schema_at=9)),
+    "a group with negative rows": ("group-*", lambda group: group.update(rows=-5)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda group: group["files"].pop(),
-        lambda group: [group["files"].pop(), *(every.pop() for every in group["values"].values())],
-        lambda group: group["files"][0].update(schema_at=9),
-        lambda group: group.update(rows=-5),
-    ],
-    ids=["fewer-files", "fewer-files-and-values", "no-such-schema", "negative-rows"],
-)
-def test_a_group_that_does_not_fit_is_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_cannot_be_read_or_does_not_fit_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr(statistics_records, "LARGEST", 2)
+    pattern, change = CHANGES[case]
+    monkeypatch.setattr(statistics_records, "LARGEST", 2 if pattern == "group-*" else statistics_records.LARGEST)
     draw = np.random.default_rng(1)
     files = [written(tmp_path, number, 20, draw) for number in range(2)]
-    suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},
-                       tmp_path)  # fmt: skip
-    asked, parts = request(tmp_path, files, suite, []), tmp_path / "parts"
+    entries = [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]
+    asked = request(tmp_path, files, load_suite({"expectations": entries}, tmp_path), [])
+    parts = tmp_path / "parts"
     found = outcome(asked, parts)
-    [path] = (parts / KNOWN).glob("group-*")
-    group = json.loads(path.read_text())
-    change(group)
-    path.write_text(json.dumps(group))
+    spoilt = list((parts / KNOWN).glob(pattern))
+    assert spoilt
+    for path in spoilt:
+        part = json.loads(path.read_text())
+        change(part)
+        path.write_text(json.dumps(part))
     assert outcome(asked, parts) == found
+
+
+# Other machines measure files. (A real cluster: integration.)
+ROWS = (1, 0, 700, 40, 3, 250)  # of files, one of them without rows
+MIB = 2**20
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    monkeypatch.setattr(file_statistics, "LEAST_TASK_BYTES", 1)
+    return Elsewhere(tmp_path / "shared", field="contract.runner")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> ContractRequest:
+    """A check of files of unequal sizes and columns, the last of them listed twice."""
+    draw = np.random.default_rng(0)
+    files = [written(tmp_path, number, rows, draw) for number, rows in enumerate(ROWS)]
+    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in [*POSSIBLE, *MORE[:4]]]
+    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
+    return request(tmp_path, [*files, files[-1]], suite, ["x"])
+
+
+def test_the_report_is_that_of_this_machine_to_the_byte(
+    asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    here, there = outcome(asked, tmp_path / "here"), outcome(asked, tmp_path / "there", elsewhere)
+    assert canonical(there.to_json()) == canonical(here.to_json())
+    assert here.failures
+    names = [sorted(path.name for path in (tmp_path / where / KNOWN).iterdir()) for where in ("here", "there")]
+    assert names[0] == names[1]
+    assert len(names[0]) == len(ROWS)  # the file that is listed twice is measured once
+    assert elsewhere.ordered["read_facts"] > 1
+    assert elsewhere.ordered["measure_file"] > 1
+    assert list(elsewhere.cluster.folder.iterdir()) == []
+
+
+def test_only_new_files_are_handed_over(asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    before = asked.model_copy(update={"files": asked.files[: len(ROWS) - 1]})
+    outcome(before, tmp_path / "parts", elsewhere)
+    elsewhere.ordered.clear()
+    again = outcome(asked, tmp_path / "parts", elsewhere)
+    assert elsewhere.ordered == {"read_facts": 2, "measure_file": 1}  # the last file, which is listed twice
+    assert again.rows == sum(ROWS) + ROWS[-1]
+
+
+def test_what_duckdb_cannot_measure_there_is_not_tried_here(
+    asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(file_statistics, "scanned", lambda *given: measured.append("scan"))
+    assert outcome(asked, tmp_path / "there", elsewhere).rows == sum(ROWS) + ROWS[-1]
+    assert len(measured) == len(ROWS)
+    assert list((tmp_path / "there" / KNOWN).iterdir()) == []
+
+
+def test_a_file_that_a_worker_cannot_read_is_named_with_what_to_do(asked: ContractRequest, tmp_path: Path) -> None:
+    Path(asked.files[2].uri).unlink()
+    sentence = r"contract.runner: a worker of the cluster cannot read .*2.parquet"
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read_facts(asked.sources, tmp_path, asked.files[2])
+    assert "the same path on every machine" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once", "pieces"),
+    [
+        ([], 4, []),
+        ([7 * MIB], 4, [[0]]),
+        ([MIB] * 3, 4, [[0, 1, 2]]),  # a piece of less costs more to start than to do
+        ([2 * MIB] * 8, 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ([30 * MIB, 0, MIB, MIB, 30 * MIB, 2 * MIB], 4, [[0], [1, 2, 3, 4], [5]]),
+        ([200 * MIB] * 8, 2, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ([0, 0, 0], 2, [[0, 1, 2]]),
+    ],
+)
+def test_neighbours_make_pieces_of_about_one_size(sizes: list[int], at_once: int, pieces: list[list[int]]) -> None:
+    assert [list(task) for task in in_tasks(sizes, at_once)] == pieces

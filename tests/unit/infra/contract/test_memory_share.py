@@ -56,9 +56,3 @@ def test_a_wide_file_is_named_if_it_does_not_fit(name: str, tmp_path: Path, monk
     assert str(caught.value).startswith(f"Reading {path} ended at row ")
     assert "It took more than 0.1 GiB of memory, 15% of this machine's. Split the file, leave out" in str(caught.value)
     assert "raise data.memory_share" in str(caught.value)
-
-
-def test_a_small_file_fits(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    outcome = checked(tmp_path / "a.csv", 0.8)
-    assert (outcome.accepted, outcome.rows) == (True, 1)

@@ -129,7 +129,7 @@ def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:
     [
         ({"sign": "-----BEGIN PRIVATE KEY-----abcdef"}, "must name a key as file:PATH or env:NAME"),
         ({"sign": ["file:a", "file:b"]}, "promote.sign"),
-        ({"require": ["signed", "signed"]}, "names a requirement twice"),
+        ({"require": ["signed", "signed"]}, "names signed twice"),
         ({"require": ["blessed"]}, "promote.require"),
     ],
 )
