@@ -76,7 +76,6 @@ def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) ->
 
 
 def test_a_node_installs_the_list_with_its_own_settings(
-    installer: str,
     resolve: Resolve,
     wheels: Path,
     project: Path,
@@ -89,7 +88,8 @@ def test_a_node_installs_the_list_with_its_own_settings(
     launch = Launch(
         training="trainings/x-0", nodes=1, devices=1, code=bundle.ref, sealed={"code_digest": bundle.digest}
     )
-    # Another machine: another state folder, and nothing of the spec's folder of wheels.
+    # Another machine: another state folder, pip alone, and nothing of the spec's folder of wheels.
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(cache, "_in_use", {})
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "elsewhere"))

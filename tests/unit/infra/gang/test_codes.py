@@ -18,15 +18,9 @@ from infra.gang.ledger import Ledger, refuse_forged_result
 from infra.gang.members import Progress
 from infra.gang.node import Handle, local
 from infra.gang.rank_files import NO_CODES, Codes, codes_of_generation, launch_keys
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.coded import publish, seal_checkpoint
 from tests.support.conducting import TRAINING, run
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    return open_store(str(tmp_path / "store"))
 
 
 def sealed(store: Store, step: int, generation: int = 0) -> Checkpoint:
@@ -67,9 +61,11 @@ def forge_meeting(store: Store) -> str:
     return path
 
 
+pytestmark = pytest.mark.usefixtures("home")
 FORGERIES = [forge_exit, forge_joined, forge_beat, forge_meeting]
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
 def test_a_record_that_a_writer_of_the_store_created_first_ends_the_training(
     forge: Callable[[Store], str], store: Store
@@ -87,6 +83,7 @@ def test_a_record_that_a_writer_of_the_store_created_first_ends_the_training(
     assert forged[0] in caught.value.message
 
 
+@pytest.mark.warm
 def test_a_node_takes_no_launch_that_another_process_wrote(store: Store) -> None:
     """So a writer of the store cannot choose the code that a node runs."""
     path, launch = layout.launch(TRAINING, 0), Launch(training=TRAINING, nodes=1, devices=1)

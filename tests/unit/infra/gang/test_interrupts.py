@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import pytest
 
 from infra.gang.ledger import committed, list_checkpoints
 from infra.gang.members import Progress
-from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.store import Store, layout, open_store
+from infra.processes.processes import find_marked, marked_env
+from infra.store import Store, layout
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
 
 pytestmark = pytest.mark.warm
@@ -61,20 +61,6 @@ class Conductor:
 def is_answer(said: dict[str, Any]) -> bool:
     """Whether a conductor's line is its answer and not a report of its progress."""
     return "node_seconds" in said and "phase" not in said
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    left = find_marked(mark)
-    kill_marked(mark)
-    assert not left
 
 
 MOMENTS: dict[str, Callable[[dict[str, Any]], object]] = {

@@ -6,15 +6,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from data_contracts.messages.gang import Launch
 from infra import scratch
-from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.store import Lease, Store, layout, open_store
+from infra.processes.processes import find_marked, kill_marked, marked_env
+from infra.store import Lease, Store, layout
 
 TRAINING = "trainings/k-0"
 PARENT = """
@@ -23,18 +22,6 @@ from infra.gang.node import LocalNode
 node = LocalNode([sys.argv[1], "trainings/k-0", "0", "0"], {}, with_parent=sys.argv[2] == "True")
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
 
 
 @pytest.mark.parametrize("with_parent", [True, False])
