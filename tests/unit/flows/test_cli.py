@@ -33,7 +33,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("asked", ["", "--json", "--js"])
+@pytest.mark.parametrize("asked", ["", "--js"])
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments(case: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, sentence = WRONG[case]

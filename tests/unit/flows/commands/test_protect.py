@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
 from infra.approvals import protection, protections
 from infra.signing.keys import make_key_pair
 from infra.store import Store, open_store
+from tests.support.commands import output_of
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(["protect", *words, "--store", store.uri]) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
+    return output_of(capsys, "protect", *words, "--store", store.uri, code=code)
 
 
 def test_an_alias_is_protected_before_its_model_exists(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
