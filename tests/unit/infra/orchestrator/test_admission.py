@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -92,12 +91,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-
-    @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Any]:
-        yield server
-
-    monkeypatch.setattr(module, "asking", asking)
+    monkeypatch.setattr(module, "asking", lambda retries=0: contextlib.nullcontext(server))
     monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(module, "RENEW_S", 0.01)
     return server
@@ -120,9 +114,12 @@ def test_outside_a_flow_no_temporary_server_is_started(
             pass
 
 
-@pytest.mark.parametrize("limit", ["none", "not active"])
-def test_without_a_limit_there_is_room(limit: str, server: Server) -> None:
-    server.limit = None if limit == "none" else SimpleNamespace(limit=1, active=False, active_slots=0)
+@pytest.mark.parametrize("why", ["no limit", "a limit that is not active", "machines that come by themselves"])
+def test_there_is_room(why: str, server: Server) -> None:
+    if why == "machines that come by themselves":
+        server.workers, server.pool.is_push_pool, server.limit.limit = [], True, 9
+    else:
+        server.limit = None if why == "no limit" else SimpleNamespace(limit=1, active=False, active_slots=0)
     room = PoolAdmission("gpu", 1)
     assert room.take(9) is None
     room.give_back()
@@ -141,13 +138,6 @@ def test_no_worker_is_said_and_then_too_long(server: Server, kind: str, command:
         room.take(1)
     assert failed.value.remedy == f"Start one ({command} --pool gpu), then `trainwright resume`."
     assert server.limit.active_slots == 0
-
-
-def test_a_pool_whose_infrastructure_comes_by_itself_needs_no_worker(server: Server) -> None:
-    server.workers, server.pool.is_push_pool = [], True
-    room = PoolAdmission("gpu", 1)
-    assert room.take(1) is None
-    room.give_back()
 
 
 @pytest.mark.parametrize("what", ["pool", "queue"])

@@ -18,7 +18,6 @@ import pytest
 from prefect.states import Cancelled, Completed, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import gang as gang_module
 from infra.orchestrator import gang as module
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
 from infra.store import Store, layout, open_store
@@ -66,8 +65,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
         yield server
 
     monkeypatch.setattr(module, "asking", asking)
-    monkeypatch.setattr(gang_module, "asking", asking)
-    monkeypatch.setattr(gang_module, "ASK_S", 0.01)
+    monkeypatch.setattr(module, "ASK_S", 0.01)
     monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
 
