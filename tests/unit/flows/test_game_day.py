@@ -64,13 +64,11 @@ def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_en
 
 def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
     error = _error("tiny", [not_injected(fault, "the time was used up") for fault in chosen(None)])
-    assert error is not None
     assert error.exit_code == 3
     assert error.message == "tiny: no fault was injected, so no promise was tried: the time was used up."
     faults = {fault.name: fault for fault in chosen(None)}
     struck = Outcome("rank-killed", "killed", "not recovered", "oom: full")
     error = _error("tiny", [struck, not_injected(faults["rank-hung"], "the time was used up")])
-    assert error is not None
     assert error.message == "tiny: not as promised: rank-killed; not injected: rank-hung."
 
 

@@ -178,7 +178,6 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         start_new_session=True,
     )
     try:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == "up\n"
         assert len(find_marked(mark)) == 3
         (os.killpg if to_group else os.kill)(parent.pid, number)

@@ -87,7 +87,6 @@ class Machine:
         """A parent whose child hangs, and the child's folder."""
         before = set(self.left())
         parent = self.parent("tests.support.child_module", {"do": "hang"})
-        assert parent.stdout is not None
         assert json.loads(parent.stdout.readline()) == {"hanging": True}
         [folder] = set(self.left()) - before
         return parent, folder

@@ -234,7 +234,6 @@ def test_a_planted_version_keeps_nobody_from_changing_budgets(
     for hours in (1, 2, 3):
         apply_rules(store, "budgets", limited_to(hours))
         found = current_budgets(store)
-        assert found is not None
         assert found.budgets["a"].limit.hours == hours
 
 
@@ -246,7 +245,6 @@ def test_a_version_that_was_lost_at_the_start_is_told_and_mended_by_the_next(sto
         current_budgets(store)
     assert apply_rules(store, "budgets", limited_to(3)).n == 2
     found = current_budgets(store)
-    assert found is not None
     assert found.budgets["a"].limit.hours == 3
 
 

@@ -47,7 +47,6 @@ def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     if stop is not None:
-        assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         process.send_signal(stop)
         # `communicate` does not return what `readline` read ahead: nothing, since the process waits for the signal.

@@ -29,7 +29,6 @@ def test_an_alias_is_protected_before_its_model_exists(store: Store, capsys: pyt
     assert printed.startswith("digits@champion is protected: each promotion needs an approval")
     assert "has no model digits yet: check the name" in printed, "a mistyped name protects nothing that anybody uses"
     found = protection(store, "digits", "champion")
-    assert found is not None
     assert (found.by, found.reason) == ("cto", "it is in the shop")
     assert protection(store, "digits", "other") is None
 
@@ -48,7 +47,6 @@ def test_approvers_keys(store: Store, capsys: pytest.CaptureFixture[str], tmp_pa
     printed = said(store, capsys, "digits", "--key", str(public), "--key", str(public), "--reason", "signed only")
     assert printed.startswith("digits@champion is protected: each promotion needs a signed approval")
     found = protection(store, "digits", "champion")
-    assert found is not None
     assert found.keys == [public.read_text()]
     assert "is a private key" in said(store, capsys, "digits", "--key", str(private), "--reason", "x", code=2)
     both = said(store, capsys, "digits", "--off", "--key", str(public), "--reason", "x", code=2)

@@ -64,7 +64,7 @@ def test_a_gang_trains_to_the_end(store: Store) -> None:
 GOES_ON = [
     ("sigkill", 0, "node_lost", "Rank 0 ended without an answer"),
     ("kill agent", 0, "node_lost", ""),
-    ("kill node", 1, "node_lost", r"The supervisor of node 1 \(\S+\) was ended by SIGKILL\."),
+    ("kill node", 1, "node_lost", r"The supervisor of node 0 \(\S+\) was ended by SIGKILL\."),
     ("storage", 1, "storage", ""),
     ("terminate agent", 0, "preempted", ""),
     ("terminate node", 1, "preempted", ""),
@@ -81,8 +81,7 @@ def test_a_fault_ends_the_generation_and_the_next_goes_on(
     seen: list[Progress] = []
     # Slow steps, so that the other rank cannot be done before the fault is noticed.
     fake = {"faults": [{**fault(kind, rank), "after": 5}], "steps": 60, "step_s": 0.05}
-    nodes = 2 if kind == "kill node" else 1
-    outcome = run(store, fake, nodes=nodes, devices=2 // nodes, on_progress=seen.append)
+    outcome = run(store, fake, on_progress=seen.append)
     assert (outcome.checkpoint.step, outcome.checkpoint.generation, outcome.generations) == (60, 1, 2)
     said = [progress.sentence for progress in seen if progress.phase == "ended"]
     assert len(said) == 1

@@ -45,14 +45,12 @@ class Conductor:
 
     def said(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The first line from here on that is wanted."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if wanted(said := json.loads(line)):
                 return said
         raise AssertionError(f"the conductor ended before: {self.errors.read_text()}")
 
     def end(self) -> int:
-        assert self.process.stdout is not None
         self.process.stdout.read()
         self.process.stdout.close()
         return self.process.wait()

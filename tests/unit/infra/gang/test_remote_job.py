@@ -75,7 +75,6 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
     assert (said[0].phase, said[0].sentence) == ("waiting", "full")
     assert lobby.given_back == 1
     lease = store.pointer(layout.lease(URI)).read()
-    assert lease is not None
     assert lease.value["released"]
     # Gone on with, the same piece of work is another generation.
     remote_job(store, {"do": "answer"}, code)
@@ -119,7 +118,6 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
 
     def used() -> dict[str, int]:
         latest = store.pointer(layout.latest(URI)).read()
-        assert latest is not None
         return Latest.model_validate(latest.value).retries.used
 
     asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}

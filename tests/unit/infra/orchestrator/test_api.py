@@ -152,6 +152,5 @@ def test_a_client_of_a_server_without_tls_reads_no_certificates(url: str, reads:
 def test_a_server_that_answers_with_an_error_is_not_said_to_be_silent() -> None:
     request, response = httpx.Request("POST", OURS), httpx.Response(500)
     away = api.unreachable(httpx.HTTPStatusError("its database is away", request=request, response=response))
-    assert away is not None
     assert away.message == "The Prefect server answers with an error (500)."
     assert "whether its database answers" in away.remedy

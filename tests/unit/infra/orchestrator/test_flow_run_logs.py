@@ -84,8 +84,6 @@ def test_a_flow_run_goes_on_when_nobody_reads_its_console(under_worker: bool, tm
     environment = {**os.environ, **({FLOW_RUN: "x"} if under_worker else {})}
     command = [sys.executable, "-c", GOES_ON, str(tmp_path / "done")]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        assert process.stdin is not None
         assert process.stderr.readline() == b"ready\n"
         process.stderr.close()
         process.stdin.write(b"\n")
