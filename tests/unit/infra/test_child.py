@@ -79,6 +79,7 @@ CASES = [
 ]
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize(("request_", "kind", "message"), CASES)
 @pytest.mark.parametrize("stray", [False, True])
 def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
@@ -113,6 +114,7 @@ def test_a_kill_for_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
         run_child(CHILD, Ask(do="signal", signal="SIGKILL"))
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
@@ -140,6 +142,7 @@ def test_what_descendants_take_counts(tmp_path: Path, monkeypatch: pytest.Monkey
         run_child(CHILD, Ask(do="hang", stray=str(tmp_path / "stray"), stray_bytes=2**29), memory_share=0.4)
 
 
+@pytest.mark.warm
 def test_a_child_that_ends_well_leaves_no_descendant(tmp_path: Path, mark: str) -> None:
     run_child(CHILD, Ask(stray=str(tmp_path / "stray")))
     assert find_marked(mark) == []
@@ -165,8 +168,13 @@ run_child(CHILD, request, on_report={Hanging: lambda record: print("up", flush=T
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("to_group", [False, True])
+SIGNALS = [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGKILL, False)]
+MORE = [(number, not to_group) for number, to_group in SIGNALS]
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group"), [*SIGNALS, *(pytest.param(*one, marks=pytest.mark.sweep) for one in MORE)]
+)
 def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, tmp_path: Path) -> None:
     mark = new_mark()
     parent = subprocess.Popen(

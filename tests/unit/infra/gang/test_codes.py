@@ -169,7 +169,7 @@ CUT = [
     ({"max_time": "00:01:00:00"}, True, ""),
     ({"max_epochs": 6, "fast_dev_run": True}, True, ""),
     ({"max_epochs": 2}, False, ""),
-    ({"max_epochs": 3}, False, "is of epoch 1 of 3"),
+    ({"max_epochs": 3}, False, "is of epoch 2 of 3"),
 ]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,17 +105,9 @@ def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, mon
 
 
 class Late(SilentNode):
-    """A node that is started once the others train."""
+    """A node whose process is not there from the beginning."""
 
-    def __init__(self, store: Store, begin: Callable[[], Handle]) -> None:
-        super().__init__("its run is Late")
-        self.store, self.begin = store, begin
-        self.inner: Handle | None = None
-
-    def ended(self) -> str | None:
-        if self.inner is None and len(steps(self.store).get((0, 0), [])) > 3:
-            self.inner = self.begin()
-        return self.inner.ended() if self.inner else None
+    inner: Handle | None = None
 
     def kill(self) -> None:
         if self.inner is not None:
@@ -127,8 +118,15 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(store: Store) ->
     seen: list[Progress] = []
     begin = local(store.uri, {}, TRAINING)
 
+    late = Late("its run is Late")
+
     def start(generation: int, node: int) -> Handle:
-        return Late(store, lambda: begin(0, 1)) if (generation, node) == (0, 1) else begin(generation, node)
+        return late if (generation, node) == (0, 1) else begin(generation, node)
+
+    def hear(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.step > 3 and late.inner is None:
+            late.inner = begin(0, 1)
 
     outcome = run(
         store,
@@ -140,7 +138,7 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(store: Store) ->
         rollcall_timeout_s=10,
         retry={"preempted": 0},
         start=start,
-        on_progress=seen.append,
+        on_progress=hear,
     )
     assert (outcome.checkpoint.step, outcome.checkpoint.world_size, outcome.generations) == (40, 2, 2)
     said = [progress.sentence for progress in seen]
