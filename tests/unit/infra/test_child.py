@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from infra.processes.child_main import ChildFiles
 from infra.processes.environment import IdleLimit
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.child_module import CHILD, Ask, Hanging, Step
+from tests.support.pool import until
 
 MODULE = CHILD.module
 
@@ -38,13 +37,6 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     mark = new_mark()
     monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
     return mark
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
@@ -193,7 +185,7 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         parent.stdout.close()
         if number == signal.SIGKILL:
             # It is the child that notices and ends itself.
-            until(lambda: find_marked(mark) == [], "all have ended")
+            until(lambda: find_marked(mark) == [], 30)
         assert find_marked(mark) == []
     finally:
         kill_marked(mark)

@@ -31,13 +31,10 @@ NOW = month_of(time.time())
 MONEY = "{per: month, limit: {amount: 500, currency: USD}, where: {team: tests}}"
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (SIGNING_KEY, POLICY, "TRAINWRIGHT_MACHINES"):
         monkeypatch.delenv(variable, raising=False)
-    return open_store(str(tmp_path / "store"))
 
 
 def written(tmp_path: Path, *budgets: str, name: str = "budgets.yaml") -> str:

@@ -9,15 +9,8 @@ import pytest
 
 from infra.approvals import protection, protections
 from infra.signing.keys import make_key_pair
-from infra.store import Store, open_store
+from infra.store import Store
 from tests.support.commands import output_of
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "cto")
-    return open_store(str(tmp_path / "store"))
 
 
 def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -29,7 +22,7 @@ def test_an_alias_is_protected_before_its_model_exists(store: Store, capsys: pyt
     assert printed.startswith("digits@champion is protected: each promotion needs an approval")
     assert "has no model digits yet: check the name" in printed, "a mistyped name protects nothing that anybody uses"
     found = protection(store, "digits", "champion")
-    assert (found.by, found.reason) == ("cto", "it is in the shop")
+    assert (found.by, found.reason) == ("ada", "it is in the shop")
     assert protection(store, "digits", "other") is None
 
 

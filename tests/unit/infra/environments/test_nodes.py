@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from infra.environments.packages import INSTALL, SEALED, Packages
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
 from infra.store import Store, open_store
+from tests.support.pool import until
 from tests.support.wheels import write_wheel
 from tests.unit.infra.environments.conftest import Resolve
 
@@ -124,7 +124,4 @@ def test_what_installs_ends_with_the_process_that_asked(tmp_path: Path, home: Pa
     environ = {**os.environ, "PYTHONPATH": str(CODE_ROOT)}
     subprocess.run([cache.interpreter(None), "-c", code], check=True, env=environ, timeout=60)
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_alive(pid)
+    until(lambda: not is_alive(pid), 60)

@@ -19,6 +19,7 @@ from infra.gang.members import Progress
 from infra.processes.processes import find_marked, marked_env
 from infra.store import Store, layout
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
+from tests.support.pool import until
 
 pytestmark = pytest.mark.warm
 
@@ -68,11 +69,11 @@ MOMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 SIGNALS = [
     ("nodes started", signal.SIGINT, True),
-    ("ranks starting", signal.SIGINT, True),
-    ("training", signal.SIGINT, True),
     ("training", signal.SIGINT, False),
     ("training", signal.SIGTERM, False),
     ("ranks starting", signal.SIGHUP, True),
+    pytest.param("ranks starting", signal.SIGINT, True, marks=pytest.mark.sweep),
+    pytest.param("training", signal.SIGINT, True, marks=pytest.mark.sweep),
 ]
 
 
@@ -120,10 +121,7 @@ def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int,
     assert len(find_marked(mark)) > 6
     conductor.process.kill()
     conductor.end()
-    deadline = time.monotonic() + 60
-    while find_marked(mark):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not find_marked(mark), 60)
     for node in (0, 1):
         error = store.read_json(layout.node_exit(TRAINING, 0, node))["error"]
         assert error["message"] == "The conductor of trainings/k-0 has not renewed its lease for 2 s."
@@ -143,10 +141,7 @@ def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: 
     conductor.end()
     assert find_marked(mark)
     assert run(store, {"steps": 20}, patience_s=1).generations == 2
-    deadline = time.monotonic() + 60
-    while find_marked(mark):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not find_marked(mark), 60)
     assert not store.exists(layout.node_exit(TRAINING, 0, 0)), "a fenced node writes nothing"
 
 

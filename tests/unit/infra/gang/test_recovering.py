@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from infra.gang.node import Handle, local
 from infra.processes.processes import find_marked
 from infra.store import Store, layout
 from tests.support.conducting import TRAINING, run, steps
+from tests.support.pool import until
 from tests.support.scripted_nodes import SilentNode
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
@@ -197,10 +197,7 @@ def test_a_node_of_an_older_generation_that_wakes_changes_nothing(at: int, store
         fake = {"steps": 60, "step_s": 0.05}
         outcome = run(store, fake, devices=1, launch={"silence_s": 1.5}, start=launching, on_progress=stop_then_wake)
         assert woken.is_set()
-        until = time.monotonic() + 30
-        while nodes[0].ended() is None:
-            assert time.monotonic() < until, "it ends by itself"
-            time.sleep(0.02)
+        until(nodes[0].ended, 30)
     finally:
         for handle in alive:
             with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from infra.processes.processes import find_marked
 from infra.store import Lease, Store, layout, open_store
 from tests.support.coded import publish
 from tests.support.conducting import TRAINING, steps
+from tests.support.pool import until
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
@@ -51,18 +52,10 @@ def start(store: Store) -> LocalNode:
     return node
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
-
-
 def join(store: Store) -> dict[str, Any]:
     """The node's answer to the roll-call."""
     path = layout.joined(TRAINING, 0, 0)
-    return until(lambda: store.exists(path) and store.read_json(path), "the node joins")
+    return until(lambda: store.exists(path) and store.read_json(path), 60)
 
 
 def meet(store: Store, **changes: Any) -> None:
@@ -86,7 +79,7 @@ def in_a_thread(store: Store) -> list[int]:
 
 
 def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
-    ended = until(node.ended, "the node ends")
+    ended = until(node.ended, 60)
     record = store.read_json(layout.node_exit(TRAINING, 0, 0))
     node.kill()
     return ended, record
@@ -124,7 +117,7 @@ def test_a_node_started_twice_runs_once(step: int, store: Store, launch: Callabl
     join(store)
     if step:
         meet(store)
-        until(lambda: len(steps(store).get((0, 0), [])) >= step, "the first trains")
+        until(lambda: len(steps(store).get((0, 0), [])) >= step, 60)
     assert run_node(store.uri, {}, TRAINING, 0, 0) == 5
     assert first.ended() is None
     assert not store.exists(layout.node_exit(TRAINING, 0, 0))
@@ -149,7 +142,7 @@ def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable
     launch({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
     node = start(store)
     meet(store)
-    until(lambda: len(steps(store).get((0, 0), [])) == 3, "the rank hangs")
+    until(lambda: len(steps(store).get((0, 0), [])) == 3, 60)
     os.kill(node.pid, signal.SIGTERM)
     ended, record = finished(store, node)
     assert ended == "ended with exit code 5"
@@ -183,7 +176,7 @@ def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], 
     launch({"steps": 10_000})
     node = start(store)
     meet(store)
-    until(lambda: steps(store), "the rank trains")
+    until(lambda: steps(store), 60)
     store.create_json(layout.cancel(TRAINING, 0), {})
     ended, record = finished(store, node)
     assert ended == "ended with exit code 130"
@@ -196,9 +189,9 @@ def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, launch: Calla
     launch({"steps": 10_000}, devices=2)
     node = start(store)
     meet(store)
-    until(lambda: len(steps(store)) == 2, "both ranks train")
+    until(lambda: len(steps(store)) == 2, 60)
     os.kill(node._process.pid, signal.SIGKILL)
-    until(lambda: find_marked(mark) == [], "torchrun and ranks end with nobody left to end them")
+    until(lambda: find_marked(mark) == [], 60)
     assert node.ended() == "was ended by SIGKILL"
     node.kill()
 

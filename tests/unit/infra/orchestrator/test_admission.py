@@ -20,6 +20,7 @@ from infra.orchestrator import events
 from infra.orchestrator import gang as module
 from infra.orchestrator.api import asking
 from infra.orchestrator.gang import LEASE_S, PoolAdmission
+from tests.support.pool import until
 
 
 def failing(status: int) -> httpx.HTTPStatusError:
@@ -162,18 +163,11 @@ def held(room: PoolAdmission) -> list[Any]:
     return list(room._held)
 
 
-def wait_for(wanted: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_slots_of_a_lease_that_a_restarted_server_forgot_are_given_back_all_the_same(server: Server) -> None:
     room = PoolAdmission("gpu", 1)
     assert room.take(3) is None
     server.leases.clear()
-    wait_for(lambda: held(room)[0].forgotten)
+    until(lambda: held(room)[0].forgotten)
     room.give_back()
     assert server.limit.active_slots == 0
 
@@ -198,9 +192,9 @@ def test_slots_whose_lease_ran_out_are_taken_again_if_they_are_free(
         server, "renew_concurrency_lease", lambda lease, seconds: Server.renew_concurrency_lease(server, lease, seconds)
     )
     if others:
-        wait_for(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
+        until(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
     else:
-        wait_for(lambda: server.leases)
+        until(lambda: server.leases)
     assert len(held(room)) == (0 if others else 1)
     room.give_back()
     assert server.limit.active_slots == others
