@@ -164,16 +164,24 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
     [
         ((), {"TERM": "dumb"}, LINES + ANSWER.removeprefix("an error\n")),
         (("--quiet",), {}, f"and {'long ' * 20}\nan error\npromoted: it is\n"),
-        (("--json",), {}, LINES + '{"it": "is"}\n'),
     ],
 )
-def test_a_dumb_terminal_quiet_and_json_get_lines_alone(
+def test_a_dumb_terminal_and_quiet_get_lines_alone(
     options: tuple[str, ...], env: dict[str, str], tail: str, tmp_path: Path
 ) -> None:
     go(tmp_path)
     terminal = begun(tmp_path, "answer", *options, env=env)
     assert terminal.end() == 0
     assert terminal.output.replace("\r\n", "\n") == PRINTED + tail
+
+
+def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
+    go(tmp_path)
+    terminal = begun(tmp_path, "answer", "--json")
+    assert terminal.end() == 0
+    assert "running tiny" not in terminal.output
+    assert "\x1b[?25l" not in terminal.output
+    assert "train shown\r\n" in terminal.output
 
 
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
