@@ -27,7 +27,7 @@ class Asked:
         return json.loads(self.body)
 
 
-# Returns the status and the JSON of the answer, with more headers; None: the connection is closed without an answer.
+# Returns the status and the bytes or JSON of the answer, and more headers; None: the connection is closed without one.
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]] | None
 
 
@@ -51,15 +51,16 @@ def serving(answer: Callable[[Asked], Answer]) -> Iterator[tuple[str, list[Asked
             if said is None:
                 self.close_connection = True
                 return
-            data = json.dumps(said[1]).encode()
+            data = said[1] if isinstance(said[1], bytes) else json.dumps(said[1]).encode()
             self.send_response(said[0])
             for name, value in said[2].items() if len(said) == 3 else ():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = _answer
+        do_GET = do_HEAD = do_POST = do_PUT = _answer
 
         def log_message(self, *_: object) -> None:
             """Nothing."""

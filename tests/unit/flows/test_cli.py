@@ -33,7 +33,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("asked", ["", "--json", "--js"])
+@pytest.mark.parametrize("asked", ["", "--js"])
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments(case: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, sentence = WRONG[case]
@@ -67,6 +67,5 @@ def test_help_ends_with_success(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("command", "length"), [("run", True), ("plan", True), ("validate", False), ("train", False)])
 def test_only_a_command_that_accepts_a_length_offers_it(command: str, length: bool) -> None:
     [commands] = [action for action in parser()._actions if action.choices]
-    assert commands.choices is not None
     [window] = [one for one in commands.choices[command]._actions if one.dest == "window"]
     assert ("7d" in window.help) is length

@@ -64,13 +64,11 @@ def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_en
 
 def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
     error = _error("tiny", [not_injected(fault, "the time was used up") for fault in chosen(None)])
-    assert error is not None
     assert error.exit_code == 3
     assert error.message == "tiny: no fault was injected, so no promise was tried: the time was used up."
     faults = {fault.name: fault for fault in chosen(None)}
     struck = Outcome("rank-killed", "killed", "not recovered", "oom: full")
     error = _error("tiny", [struck, not_injected(faults["rank-hung"], "the time was used up")])
-    assert error is not None
     assert error.message == "tiny: not as promised: rank-killed; not injected: rank-hung."
 
 
@@ -107,25 +105,8 @@ def test_a_training_answers_with_its_error_or_with_none(
     assert getattr(caught.value, "details", {}).get("log", "it broke") == "it broke"
 
 
-def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Opened(Exception):
-        """The run was opened."""
-
-    def opened(*_: Any) -> None:
-        raise Opened
-
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(gameday, "validate", opened)
-    spec = write_project(tmp_path / "tiny")
-    with pytest.raises(Opened):
-        train_once(wanted(spec, tmp_path / "own"), read_spec(spec, own_overrides("tiny")))
-    assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
-    open_run(read_spec(spec), store_uri=str(tmp_path / "mine"), recorded=False)
-    assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]
-
-
-def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_game_day_reads_its_rows_here_and_no_later_command_looks_for_its_store(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Opened(Exception):
         """The run was opened."""
@@ -133,11 +114,12 @@ def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_clu
     def opened(run: Run) -> None:
         raise Opened(run.spec.contract.runner, run.spec.shards.runner)  # type: ignore[union-attr]
 
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(gameday, "validate", opened)
     runner = {"dask": "tcp://scheduler:8786", "scratch": str(tmp_path)}
-    changes = {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")}
-    spec = write_project(tmp_path / "tiny", changes)
+    spec = write_project(tmp_path / "tiny", {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")})
     with pytest.raises(Opened) as caught:
         train_once(wanted(spec, tmp_path / "own"), read_spec(spec, own_overrides("tiny")))
     assert caught.value.args == ("local", "local")
+    assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
+    open_run(read_spec(spec), store_uri=str(tmp_path / "mine"), recorded=False)
+    assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]

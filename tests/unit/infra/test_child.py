@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from infra.processes.child_main import ChildFiles
 from infra.processes.environment import IdleLimit
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.child_module import CHILD, Ask, Hanging, Step
+from tests.support.pool import until
 
 MODULE = CHILD.module
 
@@ -38,13 +37,6 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     mark = new_mark()
     monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
     return mark
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
@@ -79,6 +71,7 @@ CASES = [
 ]
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize(("request_", "kind", "message"), CASES)
 @pytest.mark.parametrize("stray", [False, True])
 def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
@@ -113,6 +106,7 @@ def test_a_kill_for_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
         run_child(CHILD, Ask(do="signal", signal="SIGKILL"))
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
@@ -140,6 +134,7 @@ def test_what_descendants_take_counts(tmp_path: Path, monkeypatch: pytest.Monkey
         run_child(CHILD, Ask(do="hang", stray=str(tmp_path / "stray"), stray_bytes=2**29), memory_share=0.4)
 
 
+@pytest.mark.warm
 def test_a_child_that_ends_well_leaves_no_descendant(tmp_path: Path, mark: str) -> None:
     run_child(CHILD, Ask(stray=str(tmp_path / "stray")))
     assert find_marked(mark) == []
@@ -165,8 +160,13 @@ run_child(CHILD, request, on_report={Hanging: lambda record: print("up", flush=T
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("to_group", [False, True])
+SIGNALS = [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGKILL, False)]
+MORE = [(number, not to_group) for number, to_group in SIGNALS]
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group"), [*SIGNALS, *(pytest.param(*one, marks=pytest.mark.sweep) for one in MORE)]
+)
 def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, tmp_path: Path) -> None:
     mark = new_mark()
     parent = subprocess.Popen(
@@ -178,7 +178,6 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         start_new_session=True,
     )
     try:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == "up\n"
         assert len(find_marked(mark)) == 3
         (os.killpg if to_group else os.kill)(parent.pid, number)
@@ -186,7 +185,7 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         parent.stdout.close()
         if number == signal.SIGKILL:
             # It is the child that notices and ends itself.
-            until(lambda: find_marked(mark) == [], "all have ended")
+            until(lambda: find_marked(mark) == [], 30)
         assert find_marked(mark) == []
     finally:
         kill_marked(mark)

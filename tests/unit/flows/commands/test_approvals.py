@@ -15,6 +15,7 @@ from infra.approvals import ask, latest_question
 from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
 from tasks.stages.approval import protect
+from tests.support.commands import output_of
 from tests.support.reported import PROMOTED, WAITING, reported_store
 from tests.unit.data_contracts.test_approvals import question
 
@@ -36,9 +37,7 @@ def asked(store: Store, **changes: object) -> Question:
 
 
 def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main([*words, "--store", store.uri]) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
+    return output_of(capsys, *words, "--store", store.uri, code=code)
 
 
 def test_an_answer_is_written_once_and_says_how_the_run_continues(

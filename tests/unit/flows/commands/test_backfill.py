@@ -79,7 +79,7 @@ def test_a_window_s_process_imports_nothing_from_the_current_folder(spec: Path, 
     assert [one["verdict"] for one in answer(done)["windows"]] == ["rejected"]
 
 
-@pytest.mark.parametrize("with_children", [False, True], ids=["alone", "with its windows' processes"])
+@pytest.mark.parametrize("with_children", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_a_backfill_that_is_killed_continues_with_each_window_once(spec: Path, with_children: bool) -> None:
     project = Path(shutil.copytree(spec.parent, spec.parent.with_name(f"killed-{with_children}")))
     shutil.rmtree(project / ".trainwright", ignore_errors=True)

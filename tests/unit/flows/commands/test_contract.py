@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows import cli
+from tests.support.commands import output_of
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("home")]
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
-    code = cli.main(["contract", *map(str, arguments), "--json"])
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return json.loads(printed.out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert cli.main(["contract", *map(str, arguments)]) == 2
-    return capsys.readouterr().err
+def explained(capsys: pytest.CaptureFixture[str], path: Path) -> Any:
+    return json.loads(output_of(capsys, "contract", "explain", str(path), "--json"))
 
 
 def test_explain_reads_a_suite_and_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = write_project(tmp_path)
-    of_suite = command(capsys, "explain", tmp_path / "suite.json")
+    of_suite = explained(capsys, tmp_path / "suite.json")
     assert [one["sentence"] for one in of_suite["expectations"]] == [
         "`a` is at least -1 and at most 1 in every row.",
         "`label` is one of 0, 1 in every row.",
         "`b` has a value in every row.",
     ]
-    assert command(capsys, "explain", spec) == of_suite
-    assert cli.main(["contract", "explain", str(spec)]) == 0
+    assert explained(capsys, spec) == of_suite
     head = "tiny: 3 expectations; the mildest severity that rejects is critical\n- `a` is"
-    assert capsys.readouterr().out.startswith(head)
+    assert output_of(capsys, "contract", "explain", str(spec)).startswith(head)
 
 
 def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
@@ -55,17 +47,16 @@ def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
     contract = {"suite": "p.json", "parameters": {"low": 0, "high": 9}, "features": {"suite": suite, "fail_on": "info"}}
     spec = write_project(tmp_path, {"contract": contract, "evaluate": evaluate})
     (tmp_path / "p.json").write_text(json.dumps(suite))
-    of_suite = command(capsys, "explain", tmp_path / "p.json")
+    of_suite = explained(capsys, tmp_path / "p.json")
     assert of_suite["expectations"][0]["sentence"] == "`a` is at least the parameter low in every row."
-    found = command(capsys, "explain", spec)
+    found = explained(capsys, spec)
     assert found["expectations"][0]["sentence"] == "`a` is at least 0 in every row."
     others = {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]}
     assert others == {
         "contract.features.suite": "`a` is at least 0 in every row.",
         "evaluate.sets.hard.contract.suite": "`b` is at most 9 in every row.",
     }
-    assert cli.main(["contract", "explain", str(spec)]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(capsys, "contract", "explain", str(spec))
     assert "contract.features.suite: p: 1 expectation; the mildest severity that rejects is info\n- `a`" in printed
     assert printed.endswith("The rows of evaluate.sets.same must meet the suite of contract, too.\n")
 
@@ -86,6 +77,6 @@ def test_what_cannot_be_done_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
     (tmp_path / "empty.csv").write_text("a,b\n")
-    said = refused(capsys, *WRONG[sentence])
+    said = output_of(capsys, "contract", *WRONG[sentence], code=2)
     assert sentence in said
     assert "Traceback" not in said

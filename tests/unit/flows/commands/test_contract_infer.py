@@ -13,28 +13,20 @@ import yaml
 from data_contracts.contract.inference import Draft
 from data_contracts.contract.suites import load_suite
 from data_contracts.messages.raw_data import DRAFT
-from flows import cli
 from flows.commands import data
 from flows.commands.data import _section
 from infra import child
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.validate import validate
+from tests.support.commands import output_of
 from tests.support.tiny import write_project, write_rows
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("home")]
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
-    code = cli.main(["contract", *map(str, arguments), "--json"])
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return json.loads(printed.out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert cli.main(["contract", *map(str, arguments)]) == 2
-    return capsys.readouterr().err
+def infer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    return output_of(capsys, "contract", "infer", *words, code=code)
 
 
 def test_what_infer_writes_is_a_contract_that_its_data_keeps(
@@ -46,7 +38,7 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     # An id that is unique in the sample of the draft, and not in all rows; and e-mail addresses.
     many = [f"{line},{i if i < 11_000 else 7},p{i}@example.org" for i, line in enumerate(lines[1:] * 20)]
     (tmp_path / "rows.csv").write_text("\n".join([f"{lines[0]},nearly,contact", *many]) + "\n")
-    found = command(capsys, "infer", "rows.csv", "--out", "made")
+    found = json.loads(infer(capsys, "rows.csv", "--out", "made", "--json"))
     section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
     assert section == {
         "data": {"source": "../rows.csv", "sensitive": ["contact"]},
@@ -66,11 +58,10 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
     run = open_run(read_spec(tmp_path / "line/pipeline.yaml"), recorded=False)
     done = validate.find_or_make(run)
-    assert done.handoff.accepted
-    assert done.handoff.failures == []
-    assert "made/suite.json exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
+    assert (done.handoff.accepted, done.handoff.failures) == (True, [])
+    assert "made/suite.json exists already." in infer(capsys, "rows.csv", "--out", "made", code=2)
     (tmp_path / "made/suite.json").unlink()
-    assert "made/contract.yaml exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
+    assert "made/contract.yaml exists already." in infer(capsys, "rows.csv", "--out", "made", code=2)
     assert not (tmp_path / "made/suite.json").exists()
 
 
@@ -79,7 +70,7 @@ def test_a_word_among_numbers_is_pointed_out(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
-    notes = [note for column, note in command(capsys, "infer", "rows.csv")["unsure"] if column in ("n", "t")]
+    notes = [note for column, note in json.loads(infer(capsys, "rows.csv", "--json"))["unsure"] if column in ("n", "t")]
     assert notes == ["it is text because of row 2 of rows.csv; the values before it are of another kind"]
 
 
@@ -88,7 +79,7 @@ def test_no_name_of_a_file_is_read_as_yaml(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows\nshards: {transform: other.build}\n#.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
-    command(capsys, "infer", "*.csv", "--out", "made")
+    infer(capsys, "*.csv", "--out", "made")
     section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
     assert section == {"data": {"source": "../*.csv"}, "contract": {"suite": "suite.json"}}
 
@@ -112,11 +103,12 @@ def test_a_text_that_is_not_utf8_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     offsets, text = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"x\xe9")
     pq.write_table(pa.table({"b": pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])}), "bad.parquet")
-    assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in refused(capsys, "infer", "bad.parquet")
+    assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in infer(capsys, "bad.parquet", code=2)
     (tmp_path / "bad.jsonl").write_bytes(b'{"a": 1, "b": "x"}\n{"a": 1, "b": "caf\xe9"}\n')
-    assert "bad.jsonl: line 2 is not UTF-8 at byte 19" in refused(capsys, "infer", "bad.jsonl")
+    assert "bad.jsonl: line 2 is not UTF-8 at byte 19" in infer(capsys, "bad.jsonl", code=2)
 
 
+@pytest.mark.warm(False)
 def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +121,6 @@ def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
         return child.run_child(kind, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(data, "run_child", run)
-    assert cli.main(["contract", "infer", str(tmp_path / "wide.csv")]) == 8
-    assert "wide.csv ended at row 0: It took more than" in capsys.readouterr().err
+    error = infer(capsys, str(tmp_path / "wide.csv"), code=8)
+    assert "wide.csv ended at row 0: It took more than" in error
     assert children == [DRAFT], "the file was read before"

@@ -14,13 +14,13 @@ import pytest
 from data_contracts.costs import MonthCosts
 from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price
-from flows.cli import main
 from flows.commands.costs import _unpriced
 from infra.prices import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.costs.months import keep_months
 from tasks.costs.sums import charged, sums
 from tasks.pages.cost_page import missing_words
+from tests.support.commands import output_of
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
@@ -48,9 +48,7 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(["cost", *words]) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
+    return output_of(capsys, "cost", *words, code=code)
 
 
 def store_of(project: Path) -> Store:

@@ -19,6 +19,7 @@ from tasks import export
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import MODEL, trainwright, write_project
 
+pytestmark = pytest.mark.warm
 # Another class's probabilities and a choice, and one thing that cannot be traced.
 PREDICTS = """
     def predict_step(self, batch, batch_idx):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from infra.quantities import size
 from infra.store import open_store
 from tests.support.histories import OLD_S, YOUNG_S, History
 
@@ -60,8 +59,3 @@ def test_a_store_that_was_only_used_before_is_never_touched(
     assert "There is no store in this folder (.trainwright). Name one with --store." in capsys.readouterr().err
     assert main(["gc", "--store", "elsewhere"]) == 2
     assert main(["gc", "--store", ".", "--keep-days", "-1"]) == 2
-
-
-@pytest.mark.parametrize(("num_bytes", "text"), [(0, "0 bytes"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")])
-def test_sizes_read_well(num_bytes: int, text: str) -> None:
-    assert size(num_bytes) == text

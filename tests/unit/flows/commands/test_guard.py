@@ -47,7 +47,6 @@ def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     if stop is not None:
-        assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         process.send_signal(stop)
         # `communicate` does not return what `readline` read ahead: nothing, since the process waits for the signal.
@@ -86,8 +85,7 @@ def test_a_signal_that_a_library_loses_is_a_cancel_without_a_traceback(tmp_path:
     assert "Traceback" not in rest, rest
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["import", "command"])
+@pytest.mark.parametrize(("moment", "stop"), [("import", signal.SIGTERM), ("command", signal.SIGINT)])
 def test_a_signal_that_a_library_turns_into_something_else_is_a_cancel(moment: str, stop: int, tmp_path: Path) -> None:
     code, told, err = carried_out(moment, tmp_path, stop)
     assert (code, told["exit_code"], told["error"]["cause"]) == (130, 130, "cancelled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,33 +13,25 @@ from data_contracts.handoffs import Receipt
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tests.support.commands import output_of
-from tests.support.tiny import promote_tiny, work_on_a_copy, write_project
-
-pytestmark = pytest.mark.warm
-
-
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose store has two promoted versions; seeds 1 and 2."""
-    spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
-    home = tmp_path_factory.mktemp("home")
-    for seed in (1, 2):
-        gates = "promote.gates=[{metric: accuracy, min: 0.1}]"
-        promote_tiny(spec, home, "--set", f"train.seed={seed}", "--set", gates)
-    return spec.parent
+from tests.support.damage import overwrite
+from tests.support.tiny import complaints
 
 
 @pytest.fixture
-def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return work_on_a_copy(line, tmp_path, monkeypatch)
-
-
-def store_of(project: Path) -> Store:
-    return open_store(str(project / ".trainwright"), create=False)
+def store(repository: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of the current folder, in which two versions were promoted: the golden one before its rollback."""
+    copy = Path(shutil.copytree(repository / "tests/golden/store-v1/store", tmp_path / ".trainwright"))
+    monkeypatch.chdir(tmp_path)
+    store = open_store(str(copy), create=False)
+    shutil.rmtree(copy / "aliases/tiny/history/champion/2")
+    refs = {"model_version": "models/tiny/2", "receipt": "aliases/tiny/history/champion/1"}
+    value = {name: store.manifest(uri).ref.to_json() for name, uri in refs.items()}
+    overwrite(copy / "aliases/tiny/champion", json.dumps({"schema": 1, "value": {**value, "version": 2}, "version": 2}))
+    return store
 
 
 def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output_of(
         capsys,
@@ -55,7 +48,7 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert page[0] == "tiny@champion is version 1: 3 entries"
     rows = [re.split(" {2,}", line.strip()) for line in page[3:6]]
     assert [row[3] for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
-    assert all(row[1] == registry_actor(project) and row[2] == "cli" for row in rows)
+    assert all(row[1] == registry_actor(store) and row[2] == "cli" for row in rows)
     note = "\n".join(page[7:])
     told = json.loads(output_of(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
     first, second, back = told["moves"]
@@ -65,8 +58,7 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert (incident["left"]["version"], incident["back"]["version"]) == (2, 1)
     assert (incident["left"]["run_id"], incident["back"]["run_id"]) == (second["run_id"], first["run_id"])
     assert incident["left"]["since"] == second["at"]
-    assert incident["left"]["gates"] == [incident["left"]["gates"][0]]
-    store = store_of(project)
+    assert len(incident["left"]["gates"]) == 2
     checkpoint = registry.read_version(store, "tiny", 1).checkpoint.ref
     files = store.manifest(checkpoint).files
     assert (incident["checked_files"], incident["checked_bytes"]) == (len(files), sum(one.bytes for one in files))
@@ -77,11 +69,11 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert [one["version"] for one in told["held"]] == [2]
 
 
-def registry_actor(project: Path) -> str:
-    return registry.moves(store_of(project), "tiny", "champion")[0][1]["actor"]
+def registry_actor(store: Store) -> str:
+    return registry.moves(store, "tiny", "champion")[0][1]["actor"]
 
 
-def test_an_entry_that_moves_nothing_is_told_and_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_that_moves_nothing_is_told_and_kept(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     output_of(capsys, "rollback", "tiny")
     output_of(capsys, "release", "tiny", "--reason", "looked again")
     moves = json.loads(output_of(capsys, "history", "tiny@champion", "--json"))["aliases"]["champion"]["moves"]
@@ -92,19 +84,18 @@ def test_an_entry_that_moves_nothing_is_told_and_kept(project: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("name", ["tiny@nothing", "tiny@history", "tiny@../../x", "nothing"])
-def test_an_alias_that_is_not_there(project: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = output_of(capsys, "history", name, code=2)
+def test_an_alias_that_is_not_there(store: Store, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = complaints(output_of(capsys, "history", name, code=2))
     assert "Traceback" not in answer
     assert len(answer.strip().splitlines()) <= 2
 
 
 @pytest.mark.parametrize("harm", ["changed", "missing"])
 def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
-    project: Path, harm: str, capsys: pytest.CaptureFixture[str]
+    store: Store, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = store_of(project)
     ref = registry.read_version(store, "tiny", 1).checkpoint.ref
-    folder = project / ".trainwright" / ref.uri
+    folder = Path(store.uri) / ref.uri
     file = folder / (
         max(store.manifest(ref).files, key=lambda one: one.bytes).path if harm == "changed" else layout.MANIFEST
     )
@@ -122,11 +113,10 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
 
 
 def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = store_of(project)
     evaluation = registry.read_version(store, "tiny", 1).evaluation
-    (project / ".trainwright" / evaluation.uri / layout.MANIFEST).unlink()
+    (Path(store.uri) / evaluation.uri / layout.MANIFEST).unlink()
     output_of(capsys, "rollback", "tiny", "--reason", "why")
     note = registry.history(store, "tiny", "champion")[-1].incident
     assert note.back.metrics == {}
@@ -142,11 +132,11 @@ def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
     ],
 )
 def test_what_is_wrong_with_evidence_is_said(
-    project: Path, evidence: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    store: Store, evidence: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [word for one in evidence for word in ("--evidence", one)]
     assert words in output_of(capsys, "rollback", "tiny", *options, code=2)
-    assert len(registry.history(store_of(project), "tiny", "champion")) == 2
+    assert len(registry.history(store, "tiny", "champion")) == 2
 
 
 def test_a_receipt_without_a_note_is_written_as_before() -> None:

@@ -12,18 +12,11 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.records import FailureEvent
 from infra.records.nodes import decide, drained_nodes, nodes_of, record_failure
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.commands import output_of
 from tests.support.damage import overwrite
 
 ODD = "Node_A.example.com/../x"
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
-    return open_store(str(tmp_path / "store"))
 
 
 def failure(node: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> FailureEvent:

@@ -52,23 +52,17 @@ def test_a_pipeline_alone_is_not_written_over_and_one_that_cannot_be_read_is_nam
         call(folder, "--with", "github")
 
 
-@pytest.mark.parametrize("linked", [".github", ".github/workflows"])
-def test_nothing_is_written_through_a_folder_that_is_a_link(linked: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "file"])
+@pytest.mark.parametrize("name", [".github", ".github/workflows"])
+def test_nothing_is_written_through_a_folder_that_is_a_link_or_a_file(name: str, kind: str, tmp_path: Path) -> None:
     folder = write_project(tmp_path / "p").parent
     (tmp_path / "elsewhere").mkdir()
-    (folder / linked).parent.mkdir(exist_ok=True)
-    (folder / linked).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=rf"{linked} is not a folder of the project"):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(tmp_path / "elsewhere") if kind == "link" else (folder / name).touch()
+    with pytest.raises(UsageError, match=rf"{name} is not a folder of the project"):
         call(folder, "--with", "github", "--with", "gitlab")
     assert not any((tmp_path / "elsewhere").iterdir())
     assert not (folder / ".gitlab-ci.yml").exists()
-
-
-def test_a_file_in_a_folders_place_is_named(tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "p").parent
-    (folder / ".github").touch()
-    with pytest.raises(UsageError, match=r"\.github is not a folder of the project"):
-        call(folder, "--with", "github")
 
 
 def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:

@@ -10,16 +10,11 @@ import pytest
 from markupsafe import escape
 
 from flows.cli import main
-from infra.store import Store, open_store
+from infra.store import Store
 from tasks.slo import SHIPPED
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
 NOW = datetime.now(UTC)
-
-
-@pytest.fixture
-def store(tmp_path: Path, home: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.errors import CorruptError, SpecError
 from infra.environments import cache
 from infra.environments import installer as installer_module
 from infra.environments.packages import Packages, packages_folder, packages_folder_in
@@ -64,27 +65,20 @@ def test_a_package_that_we_lack_is_there_with_what_it_needs(installer: str, reso
     assert resolve("helper").install == ("helper==2.5", yaml)
 
 
-def test_uv_and_pip_make_the_same_environment(
-    resolve: Resolve, wheels: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_wheel(wheels, "stranger", "1.2.0")
-    by_uv = resolve("stranger")
-    monkeypatch.setattr(installer_module.shutil, "which", lambda name: None)
-    assert resolve("stranger", afresh=True) == by_uv
-    assert len(environments(home)) == 1
+# uv has a sentence of its own for each; pip has two.
+REFUSED = [
+    ("uv", "nowhere==1", "nowhere was not found"),
+    ("uv", "stranger==9", "no version of stranger==9"),
+    ("uv", "clashing", "pyyaml<5"),
+    ("uv", "sourced", "no usable wheels"),
+    ("pip", "stranger==9", "requirement stranger==9 (from versions: 1.2.0)"),
+    ("pip", "clashing", "clashing 1.0 depends on pyyaml<5"),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("nowhere==1", {"uv": "nowhere was not found", "pip": "No matching distribution found for nowhere==1"}),
-        ("stranger==9", {"uv": "no version of stranger==9", "pip": "requirement stranger==9 (from versions: 1.2.0)"}),
-        ("clashing", {"uv": "pyyaml<5", "pip": "clashing 1.0 depends on pyyaml<5"}),
-        ("sourced", {"uv": "no usable wheels", "pip": "No matching distribution found for sourced"}),
-    ],
-)
+@pytest.mark.parametrize(("installer", "line", "reason"), REFUSED, indirect=["installer"])
 def test_what_cannot_be_installed_is_said_in_one_sentence(
-    line: str, reason: dict[str, str], installer: str, resolve: Resolve, wheels: Path, home: Path
+    installer: str, line: str, reason: str, resolve: Resolve, wheels: Path, home: Path
 ) -> None:
     write_wheel(wheels, "stranger", "1.2.0")
     write_wheel(wheels, "clashing", "1.0", needs=["pyyaml<5"])
@@ -92,9 +86,27 @@ def test_what_cannot_be_installed_is_said_in_one_sentence(
     with pytest.raises(SpecError) as caught:
         resolve(line)
     assert "requirements.txt" in caught.value.message
-    assert reason[installer] in caught.value.message
+    assert reason in caught.value.message
     assert "\n" not in caught.value.message
     assert environments(home) == []
+
+
+def test_the_same_requirements_are_resolved_again_when_asked_and_pip_makes_the_same_environment(
+    resolve: Resolve, wheels: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(wheels, "stranger", "1.2.0")
+    first = resolve("stranger")
+    made: list[Path] = []
+    make = cache.make_environment
+    monkeypatch.setattr(cache, "make_environment", lambda folder, *rest: made.append(folder) or make(folder, *rest))
+    assert resolve("stranger") == resolve("stranger", "# the same") == first
+    assert not made
+    with monkeypatch.context() as patch:
+        patch.setattr(installer_module.shutil, "which", lambda name: None)
+        assert resolve("stranger", afresh=True) == first
+    assert (len(made), len(environments(home))) == (1, 1)
+    write_wheel(wheels, "stranger", "1.3.0")
+    assert resolve("stranger").sealed == ("stranger==1.3.0",)
 
 
 def test_a_named_package_is_built(resolve: Resolve, wheels: Path) -> None:
@@ -104,25 +116,8 @@ def test_a_named_package_is_built(resolve: Resolve, wheels: Path) -> None:
     assert printed(packages, "import sourced; print(sourced.version)") == "1.0"
 
 
-def test_the_same_requirements_are_not_resolved_again_until_asked(
-    resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_wheel(wheels, "stranger", "1.2.0")
-    first = resolve("stranger")
-    made: list[Path] = []
-    make = cache.make_environment
-    monkeypatch.setattr(cache, "make_environment", lambda folder, *rest: made.append(folder) or make(folder, *rest))
-    assert resolve("stranger") == first
-    assert resolve("stranger", "# the same") == first
-    assert not made
-    assert resolve("stranger", afresh=True) == first
-    assert len(made) == 1
-    write_wheel(wheels, "stranger", "1.3.0")
-    assert resolve("stranger").sealed == ("stranger==1.3.0",)
-
-
 def test_the_same_version_from_elsewhere_is_another_environment(
-    installer: str, resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
+    resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = write_wheel(wheels, "stranger", "1.0", {"stranger.py": "whose = 'theirs'\n"})
     first = resolve("stranger")
@@ -183,52 +178,48 @@ def node_wheels(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"UV_{name}", value)
 
 
-@pytest.mark.parametrize("damage", ["a file is cut", "a file is gone", "the record is gone"])
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "a file is cut": lambda folder, module: module.write_text(""),
+    "a file is gone": lambda folder, module: module.unlink(),
+    "the record is gone": lambda folder, module: (folder / cache.RECORD).unlink(),
+}
+
+
 def test_a_damaged_one_is_seen_and_made_again(
-    damage: str, resolve: Resolve, wheels: Path, home: Path, node_wheels: None, monkeypatch: pytest.MonkeyPatch
+    resolve: Resolve, wheels: Path, home: Path, node_wheels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_wheel(wheels, "stranger", "1.2.0")
     packages = resolve("stranger")
     folder = cache.environment(packages)
     module = packages_folder_in(folder) / "stranger/__init__.py"
     assert list(module.parent.glob("__pycache__/*.pyc")), "packages are compiled when they are installed"
-    (module.parent / "a_package_s_own_cache").touch()
-    (module.parent / "__pycache__/more.pyc").touch()
-    monkeypatch.setattr(cache, "_in_use", {})
-    assert cache.environment(packages) == folder
-    assert (module.parent / "a_package_s_own_cache").exists(), "it may be in use by another process"
-    match damage:
-        case "a file is cut":
-            module.write_text("")
-        case "a file is gone":
-            module.unlink()
-        case _:
-            (folder / cache.RECORD).unlink()
-    monkeypatch.setattr(cache, "_in_use", {})
-    assert printed(packages, "import stranger; print(stranger.version)") == "1.2.0"
-    assert not (module.parent / "a_package_s_own_cache").exists()
-    assert environments(home) == [folder]
+    for damage, harm in DAMAGES.items():
+        (module.parent / "a_package_s_own_cache").touch()
+        (module.parent / "__pycache__/more.pyc").touch()
+        monkeypatch.setattr(cache, "_in_use", {})
+        assert cache.environment(packages) == folder
+        assert (module.parent / "a_package_s_own_cache").exists(), "it may be in use by another process"
+        harm(folder, module)
+        monkeypatch.setattr(cache, "_in_use", {})
+        assert cache.environment(packages) == folder
+        assert module.read_text() == "version = '1.2.0'\n", damage
+        assert not (module.parent / "a_package_s_own_cache").exists(), damage
+        assert environments(home) == [folder]
 
 
-def test_a_machine_that_cannot_install_the_list_says_so(resolve: Resolve, node_wheels: None) -> None:
-    with pytest.raises(UsageError, match="stranger"):
-        cache.environment(Packages(("stranger==7",), ("stranger==7",)))
-
-
-def test_the_least_recently_used_makes_room(
-    resolve: Resolve, wheels: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("few_needs")
+def test_the_least_recently_used_makes_room(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_ENVIRONMENTS", 1)
-    for version in ("1.0", "2.0"):
-        write_wheel(wheels, "stranger", version)
-        resolve(f"stranger=={version}")
+    # Nothing is to be installed into any of them.
+    first, second, newest = (Packages((), (), (name,)) for name in ("a", "b", "c"))
+    for packages in (first, second):
+        cache.environment(packages)
     assert len(environments(home)) == 2, "this process uses both"
     for handle in cache._in_use.values():
         os.close(handle)
     monkeypatch.setattr(cache, "_in_use", {})
-    write_wheel(wheels, "stranger", "3.0")
-    newest = resolve("stranger==3.0")
-    assert environments(home) == [cache.environment(newest)]
+    made = cache.environment(newest)
+    assert environments(home) == [made]
 
 
 def test_code_without_packages_runs_with_ours(tmp_path: Path) -> None:

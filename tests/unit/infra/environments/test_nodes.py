@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from infra.environments.packages import INSTALL, SEALED, Packages
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
 from infra.store import Store, open_store
+from tests.support.pool import until
 from tests.support.wheels import write_wheel
 from tests.unit.infra.environments.conftest import Resolve
 
@@ -76,7 +76,6 @@ def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) ->
 
 
 def test_a_node_installs_the_list_with_its_own_settings(
-    installer: str,
     resolve: Resolve,
     wheels: Path,
     project: Path,
@@ -89,7 +88,8 @@ def test_a_node_installs_the_list_with_its_own_settings(
     launch = Launch(
         training="trainings/x-0", nodes=1, devices=1, code=bundle.ref, sealed={"code_digest": bundle.digest}
     )
-    # Another machine: another state folder, and nothing of the spec's folder of wheels.
+    # Another machine: another state folder, pip alone, and nothing of the spec's folder of wheels.
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(cache, "_in_use", {})
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "elsewhere"))
@@ -124,7 +124,4 @@ def test_what_installs_ends_with_the_process_that_asked(tmp_path: Path, home: Pa
     environ = {**os.environ, "PYTHONPATH": str(CODE_ROOT)}
     subprocess.run([cache.interpreter(None), "-c", code], check=True, env=environ, timeout=60)
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_alive(pid)
+    until(lambda: not is_alive(pid), 60)

@@ -40,8 +40,8 @@ def test_only_what_the_user_asked_for_counts_in_keys() -> None:
     assert ours.digest != Packages.of({**CPU, "stranger": "1.2.1"}, {"stranger"}, []).digest
 
 
-def read(sealed: str, install: object, build: object = ()) -> Packages:
-    facts = {"schema_version": 1, "install": install, "build": build}
+def read(sealed: str, install: object, build: object = (), **more: object) -> Packages:
+    facts = {"schema_version": 1, "install": install, "build": build, **more}
     return Packages.of_files({SEALED: sealed.encode(), INSTALL: json.dumps(facts).encode()}, "code/abc")
 
 
@@ -79,38 +79,30 @@ def test_what_is_no_name_with_a_version_is_refused(entry: str) -> None:
         read(entry, ["stranger==1.0"])
 
 
-@pytest.mark.parametrize("build", [["--evil"], ["a b"], "abc/", [1], None, [""]])
-def test_a_name_to_build_is_a_name(build: object) -> None:
+FORGED: list[tuple[object, object, object]] = [
+    *(([], build, "0" * 64) for build in (["--evil"], ["a b"], "abc/", [1], None, [""], "a")),
+    *(([], [], contents) for contents in ("x", 5, None, "A" * 64, ["0" * 64])),
+    *((install, [], "0" * 64) for install in ([5], [None], "a", {"stranger==1.0": 1})),
+    *((["stranger==1.0", other], [], "0" * 64) for other in ("stranger==1.0", "stranger==2.0")),
+]
+
+
+@pytest.mark.parametrize(("install", "build", "contents"), FORGED)
+def test_a_forged_list_is_damage(install: object, build: object, contents: object) -> None:
     with pytest.raises(CorruptError):
-        read("", [], build)
+        read("", install, build, contents=contents)
 
 
-@pytest.mark.parametrize("contents", ["x", 5, None, "A" * 64, ["0" * 64]])
-def test_contents_are_a_digest(contents: object) -> None:
-    facts = {"schema_version": 1, "install": [], "build": [], "contents": contents}
-    with pytest.raises(CorruptError):
-        Packages.of_files({SEALED: b"", INSTALL: json.dumps(facts).encode()}, "code/abc")
-
-
-@pytest.mark.parametrize(
-    ("install", "build"),
-    [
-        ([5], []),
-        ([None], []),
-        ("a", []),
-        ({"stranger==1.0": 1}, []),
-        (["stranger==1.0", "stranger==1.0"], []),
-        (["stranger==1.0", "stranger==2.0"], []),
-        ([], "a"),
-    ],
-)
-def test_a_forged_list_is_damage(install: object, build: object) -> None:
-    with pytest.raises(CorruptError):
-        read("", install, build)
+def test_the_lists_agree() -> None:
+    assert read("", [], contents="0" * 64).contents == "0" * 64
+    with pytest.raises(CorruptError, match="does not hold the packages"):
+        read("stranger==1.0\n", ["helper==1.0"])
 
 
 def test_a_forged_file_is_damage(tmp_path: Path) -> None:
-    for forged in (b"[" * 100_000, b'{"a":' * 100_000, b'{"schema_version": 1, "install": [], "build": []'):
+    lists = b'"install": [], "build": []'
+    versions = b'{"schema_version": 1, ' + lists, b'{"schema_version": 2, ' + lists + b"}"
+    for forged in (b"[" * 100_000, b'{"a":' * 100_000, *versions, b"[]"):
         with pytest.raises(CorruptError):
             Packages.of_files({SEALED: b"", INSTALL: forged}, "code/abc")
     (tmp_path / INSTALL).parent.mkdir()
@@ -119,12 +111,3 @@ def test_a_forged_file_is_damage(tmp_path: Path) -> None:
         with pytest.raises(CorruptError, match="does not hold the packages"):
             packages_of(tmp_path)
         (tmp_path / name).unlink()
-
-
-def test_the_lists_agree_and_the_form_is_known() -> None:
-    with pytest.raises(CorruptError, match="does not hold the packages"):
-        read("stranger==1.0\n", ["helper==1.0"])
-    with pytest.raises(CorruptError, match="does not hold the packages"):
-        Packages.of_files({SEALED: b"", INSTALL: b'{"schema_version": 2, "install": [], "build": []}'}, "")
-    with pytest.raises(CorruptError):
-        Packages.of_files({SEALED: b"", INSTALL: b"[]"}, "")

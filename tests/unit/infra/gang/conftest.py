@@ -1,23 +1,51 @@
-"""A generation's liveness with a clock that the test moves."""
+"""What tests of gangs share: a store, the mark of all that a test starts, and times that need not pass."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from infra.gang import members as liveness_module
+from infra.gang import members
 from infra.gang.members import Liveness
+from infra.processes.processes import find_marked, kill_marked, new_mark
+from infra.store import Store, folder, lease, open_store
 
 
 @pytest.fixture
-def liveness_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The mark of all processes that the test starts; none may be left when it ends."""
+    mark = new_mark()
+    monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
+    yield mark
+    left = find_marked(mark)
+    kill_marked(mark)
+    assert not left
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dozens of trainings: none has to outlive a power cut."""
+    monkeypatch.setattr(lease, "RETRY_S", 0.001)
+    monkeypatch.setattr(folder, "_sync", lambda path: None)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time of a generation's liveness, which the test moves."""
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(liveness_module, "time", clock)
+    monkeypatch.setattr(members, "time", clock)
     return clock
 
 
 @pytest.fixture
-def liveness(liveness_clock: SimpleNamespace) -> Liveness:
+def liveness(clock: SimpleNamespace) -> Liveness:
     return Liveness(hang_s=45, stall_s=1800, stopped_s=15)

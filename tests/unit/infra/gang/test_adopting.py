@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from data_contracts.errors import Fenced
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Retries
 from infra.gang.ledger import Ledger
-from infra.store import Store, layout, open_store
-from tests.unit.infra.gang.test_ledger import TRAINING, kept, ledger_of, seal, spoil
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
+from infra.store import Store, layout
+from tests.support.scripted_nodes import TRAINING, seal
+from tests.unit.infra.gang.test_ledger import kept, ledger_of, spoil
 
 
 def sealed(store: Store, *steps: int, generation: int = 0) -> list[Checkpoint]:
@@ -47,7 +41,6 @@ def test_an_adopted_checkpoint_that_is_damaged_is_quarantined(store: Store) -> N
     [broken] = ledger.adopt(0, sealed(store, 10))
     spoil(store, broken)
     resumed = ledger.resume_from()
-    assert resumed is not None
     assert resumed.step == 5
     assert store.exists(layout.quarantined(broken.ref.uri))
 

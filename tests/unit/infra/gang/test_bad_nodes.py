@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,45 +17,24 @@ from data_contracts.errors import (
     TrainwrightError,
     UserCodeError,
 )
-from data_contracts.messages.gang import Joined, Launch
-from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor import TrainingRequest, conduct, remember, without_drained
+from data_contracts.messages.gang import Launch
+from infra.gang.conductor import remember, without_drained
 from infra.records.nodes import NODE, decide, nodes_of
-from infra.store import Store, layout, open_store
-from tests.support.coded import publish
-from tests.unit.infra.gang.test_conductor_run import TRAINING, Node
+from infra.store import Store, layout
+from tests.support.scripted_nodes import TRAINING, ScriptedNode, conduct_scripted
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-class At(Node):
-    """A node on a machine of its own; one that takes no part only stays."""
-
-    def __init__(self, store: Store, generation: int, node: int, host: str, end: TrainwrightError | str | None) -> None:
-        super().__init__(store, generation, node, "")
-        os.remove(Path(store.uri) / layout.joined(*self.place))
-        joined = Joined(node=node, address="127.0.0.1", port=1, host=host)
-        publish(store, layout.joined(*self.place), joined.to_json())
-        self.end, self.over = end or "", end is None
-
-
-def train(store: Store, *starts: tuple[str, TrainwrightError | str | None], **options: Any) -> int:
+def train(store: Store, *starts: tuple[str, TrainwrightError | str | None]) -> int:
     """Train with nodes that start on these hosts, one after the other, and end so; the number of generations."""
     left = list(starts)
-    request = TrainingRequest(
-        launch=Launch(training=TRAINING, nodes=1, devices=1, poll_s=0.001),
-        holder="test",
-        retry=RetrySpec(),
-        keep=2,
-        select=None,
-        rollcall_timeout_s=options.pop("rollcall_timeout_s", 30),
-        start=lambda generation, node: At(store, generation, node, *left.pop(0)),
-        **options,
-    )
-    return conduct(store, request).generations
+
+    def start(generation: int, node: int) -> ScriptedNode:
+        host, end = left.pop(0)
+        made = ScriptedNode(store, generation, node, end=end or "", host=host)
+        made.trained = end is None  # it takes no part and only stays
+        return made
+
+    return conduct_scripted(store, start).generations
 
 
 def counts(store: Store) -> dict[str, list[int]]:

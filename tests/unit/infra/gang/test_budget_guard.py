@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from data_contracts.errors import Cancelled, Diverged, Fenced, NodeLost, OverBud
 from data_contracts.executions import GangUsage
 from infra.gang.ledger import committed
 from infra.gang.recovery import raise_why_over
-from infra.store import Store, open_store
+from infra.store import Store
 from tests.support.conducting import TRAINING, run, steps
 
 
@@ -37,11 +36,6 @@ class Spent:
 
     def over(self) -> TrainwrightError | None:
         return OverBudget("Nothing is left.") if self.usage is not None and self.until() else None
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.mark.warm

@@ -20,16 +20,13 @@ import pytest
 from data_contracts.errors import Diverged, Fenced, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
-from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor import TrainingRequest, conduct
 from infra.gang.ledger import list_checkpoints
-from infra.store import Store, folder, layout, lease, open_store
-from tests.support.coded import publish
+from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
+from tests.support.scripted_nodes import TRAINING, ScriptedNode, conduct_scripted
 
-pytestmark = pytest.mark.warm
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
-TRAINING = "trainings/k-0"
 WRITES = ("create", "create_from", "create_file", "replace", "delete")
 
 
@@ -85,64 +82,24 @@ class Failpoint:
         return call
 
 
-class ScriptedNode:
-    """Joins at once, and trains at once when it is asked whether it has ended."""
+class Node(ScriptedNode):
+    """Ends as its case says."""
 
     def __init__(self, store: Store, case: Case, generation: int, wait: Callable[[], object]) -> None:
-        self.store, self.case, self.place, self.trained = store, case, (TRAINING, generation, 0), False
-        self.wait = wait
-        joined = {"address": "127.0.0.1", "port": 1, "host": "h", "node": 0}
-        publish(store, layout.joined(*self.place), joined)
+        super().__init__(store, generation, steps=tuple(case.steps), wait=wait)
+        self.diverges = case.diverges
 
-    def ended(self) -> None:
-        generation = self.place[1]
-        if self.trained or not self.store.exists(layout.rollcall(TRAINING, generation)):
-            return
-        self.trained = True
-        self.wait()
-        told = self.store.read_json(layout.launch(TRAINING, generation))
-        begin = told["resume"]["step"] if told["resume"] else 0
-        made = [seal(self.store, step, generation) for step in self.case.steps if step > begin]
-        last = made[-1].to_json() if made else told["resume"]
-        report = {"rank": 0, "step": last["step"], "checkpoints": [one.to_json() for one in made]}
-        answer: dict[str, Any] = {"rank": 0, "report": report, "done": {"checkpoint": last, "plan": {}}}
-        record: dict[str, Any] = {"status": "done", "error": None, "ranks": [answer]}
-        if self.case.diverges and not told["skip"]:
-            error = Diverged("no number.", details={"samples": [8, 16], "rows": [1]})
-            record = {"status": "failed", "error": error.to_json(), "ranks": [{**answer, "done": None}]}
-        publish(self.store, layout.node_exit(*self.place), record)
-
-    def log(self) -> str:
-        return ""
-
-    def status(self) -> str:
-        return ""
-
-    def kill(self) -> None: ...
-
-
-def seal(store: Store, step: int, generation: int) -> Checkpoint:
-    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
-    writer.put("state.json", str(step).encode())
-    ref = writer.seal("checkpoint", {"step": step}, {"generation": generation})
-    fields = {"training": TRAINING, "step": step, "epoch": 0, "generation": generation, "world_size": 1}
-    return Checkpoint(ref=ref, key="k", **fields)
+    def train(self, launch: Launch) -> None:
+        if self.diverges and not launch.skip:
+            details = {"samples": [8, 16], "rows": [1], "made": self.steps}
+            self.end = Diverged("no number.", details=details)
+        super().train(launch)
 
 
 def train(store: Store, nodes: Store, case: Case, **options: Any) -> Checkpoint:
     wait = options.pop("wait", lambda: None)
-    request = TrainingRequest(
-        launch=Launch(training=TRAINING, nodes=1, devices=1, poll_s=0.001),
-        holder="test",
-        retry=RetrySpec(storage=0),
-        keep=case.keep,
-        select=None,
-        rollcall_timeout_s=30,
-        patience_s=options.pop("patience_s", 0.0),
-        start=lambda generation, node: ScriptedNode(nodes, case, generation, wait),
-        **options,
-    )
-    return conduct(store, request).checkpoint
+    settings = {"retry": {"storage": 0}, "keep": case.keep, "patience_s": 0.0, **options}
+    return conduct_scripted(store, lambda generation, _: Node(nodes, case, generation, wait), **settings).checkpoint
 
 
 def begun(folder: Path, case: Case) -> Store:
@@ -249,14 +206,6 @@ def overlapping(folder: Path, case: Case, nth: int) -> bool:
         # Decided before: the new one is told so, or that there is no such step yet.
         assert store.read_json(layout.result(TRAINING)) == ended.to_json(), where
     return True
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lease, lease):
-        monkeypatch.setattr(module, "RETRY_S", 0.001)
-    # Dozens of trainings: none has to outlive a power cut.
-    monkeypatch.setattr(folder, "_sync", lambda path: None)
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=str)

@@ -12,14 +12,12 @@ from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Joined, Launch, NodeExit
-from infra.gang import conductor as generation_module
-from infra.gang import members as liveness_module
+from infra.gang import conductor, members
 from infra.gang.conductor import Generation
 from infra.gang.members import Node
 from infra.store import layout, open_store
 from tests.support.coded import publish
-
-TRAINING = "trainings/k-0"
+from tests.support.scripted_nodes import TRAINING, SilentNode
 
 
 @pytest.fixture
@@ -78,13 +76,6 @@ def test_a_generation_commits_only_what_it_wrote(
     assert bool(committed) is bool(taken)
 
 
-def test_a_supervisor_that_vanished_stands_before_all(generation: Generation) -> None:
-    said = failed(TrainwrightError("a bug."))
-    lost = NodeLost("The supervisor of node 1 was ended by SIGKILL.")
-    generation.members.nodes += [Node(None, 0.0, exit=said), Node(None, 0.0, lost=lost)]  # type: ignore[arg-type]
-    assert generation.members.cause() is lost
-
-
 class Clock:
     """Time that passes only when somebody sleeps, and what happens then."""
 
@@ -100,33 +91,38 @@ class Clock:
         self.happens.pop(0)()
 
 
-class Handle:
-    """A node that runs."""
-
-    def ended(self) -> None: ...
-    def log(self) -> str:
-        return ""
-
-    def status(self) -> str:
-        return ""
-
-
-def node_of(generation: Generation) -> None:
-    node = Node(Handle(), 0.0, joined=joined("a"), heard=1000.0)  # type: ignore[arg-type]
-    generation.members.nodes.append(node)
-    generation.members.gang[0] = node
-
-
-def test_a_hang_is_raised_with_its_node_and_a_straggler_said(
-    launched: Callable[..., Generation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generation = launched(devices=2)
-    clock = Clock([])
-    for module in (generation_module, liveness_module):
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock([lambda: None] * 9)
+    for module in (conductor, members):
         monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def running(generation: Generation, hosts: str, heard: float = 1000.0) -> None:
+    """A node on each host has joined and trains."""
+    for number, host in enumerate(hosts):
+        node = Node(SilentNode(), 0.0, joined=joined(host, number), heard=heard)
+        generation.members.nodes.append(node)
+        generation.members.gang[number] = node
+
+
+class Counted(SilentNode):
+    """Notes that it was killed."""
+
+    def __init__(self, number: int, killed: list[int]) -> None:
+        super().__init__()
+        self.number, self.killed = number, killed
+
+    def kill(self) -> None:
+        self.killed.append(self.number)
+
+
+def test_a_hang_is_raised_with_its_node_and_a_straggler_said(launched: Callable[..., Generation], times: Clock) -> None:
+    generation = launched(devices=2)
     said: list[str] = []
     generation._on_progress = lambda progress: said.append(progress.sentence)
-    node_of(generation)
+    running(generation, "a")
     own_s = {0: 0.1, 1: 1.5}
 
     def beat(number: int, step: int) -> None:
@@ -138,7 +134,7 @@ def test_a_hang_is_raised_with_its_node_and_a_straggler_said(
         publish(generation.store, layout.beat(TRAINING, 2, 0, number), {"ranks": ranks})
 
     steps = [5, 10, *[15] * 12]
-    clock.happens = [lambda n=n, step=step: beat(n, step) for n, step in enumerate(steps)]
+    times.happens = [lambda n=n, step=step: beat(n, step) for n, step in enumerate(steps)]
     with pytest.raises(Hung) as raised:
         generation._follow()
     assert raised.value.message.startswith("Rank 1 on node 0 (a) stands still (fetching) at step 15")
@@ -149,12 +145,11 @@ def test_a_hang_is_raised_with_its_node_and_a_straggler_said(
     ]
 
 
-def test_a_store_that_is_away_is_no_hang(launched: Callable[..., Generation], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_no_hang(
+    launched: Callable[..., Generation], times: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generation = launched(devices=2)
-    clock = Clock([])
-    for module in (generation_module, liveness_module):
-        monkeypatch.setattr(module, "time", clock)
-    node_of(generation)
+    running(generation, "a")
     real, gone = generation.store.read_json, [False]
 
     def read(path: str) -> Any:
@@ -171,11 +166,11 @@ def test_a_store_that_is_away_is_no_hang(launched: Callable[..., Generation], mo
         gone[0] = True
 
     monkeypatch.setattr(generation.store, "read_json", read)
-    clock.happens = [lambda: beat(0), away, *[lambda: None] * 20, lambda: beat(1), lambda: None]
-    clock.happens += [lambda n=n: beat(n) for n in (2, 3, 4)]
+    times.happens = [lambda: beat(0), away, *[lambda: None] * 20, lambda: beat(1), lambda: None]
+    times.happens += [lambda n=n: beat(n) for n in (2, 3, 4)]
     with pytest.raises(Hung):
         generation._follow()
-    assert clock.happens == []
+    assert times.happens == []
 
 
 ROLL = [
@@ -198,16 +193,12 @@ def test_who_answered_by_the_deadline_trains_if_they_are_enough(
     batch: int,
     trains: list[int] | None,
     launched: Callable[..., Generation],
-    monkeypatch: pytest.MonkeyPatch,
+    times: Clock,
 ) -> None:
-    monkeypatch.setattr(generation_module, "time", Clock([lambda: None] * 9))
     train = {"global_batch_size": batch}
     generation = launched(nodes=asked, min_nodes=least, silence_s=1e9, train=train)
     killed: list[int] = []
-    for number in range(asked):
-        handle = Handle()
-        handle.kill = lambda number=number: killed.append(number)  # type: ignore[attr-defined]
-        generation.members.nodes.append(Node(handle, 0.0))
+    generation.members.nodes += [Node(Counted(number, killed), 0.0) for number in range(asked)]
     for number in joins:
         publish(generation.store, layout.joined(TRAINING, 2, number), joined("h", number).to_json())
     if trains is None:
@@ -229,17 +220,14 @@ TAKEN = [("adb", [0, 2]), ("dab", [1, 2]), ("add", None)]
 
 @pytest.mark.parametrize(("hosts", "trains"), TAKEN)
 def test_a_host_that_is_left_out_does_not_take_anothers_place(
-    hosts: str, trains: list[int] | None, launched: Callable[..., Generation], monkeypatch: pytest.MonkeyPatch
+    hosts: str, trains: list[int] | None, launched: Callable[..., Generation], times: Clock
 ) -> None:
-    monkeypatch.setattr(generation_module, "time", Clock([lambda: None] * 9))
     generation = launched(left_out=["d"], silence_s=1e9)
     killed: list[int] = []
 
     def start(_: int, number: int) -> Any:
         publish(generation.store, layout.joined(TRAINING, 2, number), joined(hosts[number], number).to_json())
-        handle = Handle()
-        handle.kill = lambda: killed.append(number)  # type: ignore[attr-defined]
-        return handle
+        return Counted(number, killed)
 
     generation._start = start
     generation._start_missing()
@@ -253,14 +241,9 @@ def test_a_host_that_is_left_out_does_not_take_anothers_place(
     assert killed == [hosts.index("d")]
 
 
-def test_a_link_is_cut_if_both_its_ends_are_heard_of(generation: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock([])
-    for module in (generation_module, liveness_module):
-        monkeypatch.setattr(module, "time", clock)
-    for number, host in enumerate("abc"):
-        node = Node(Handle(), 0.0, joined=joined(host, number), heard=1000.0, unreachable=[1] if number == 0 else [])
-        generation.members.nodes.append(node)
-        generation.members.gang[number] = node
+def test_a_link_is_cut_if_both_its_ends_are_heard_of(generation: Generation, times: Clock) -> None:
+    running(generation, "abc")
+    generation.members.gang[0].unreachable = [1]
     assert generation._cut_links() == ["between node 0 (a) and node 1 (b)"]
     generation.members.gang[1].heard = 990.0
     assert generation._cut_links() == [], "a node that is silent is lost, not cut off"
@@ -292,20 +275,14 @@ def test_silence_is_the_stores_where_nobody_can_write_to_it(
 
 @pytest.mark.parametrize("beats", [False, True])
 def test_a_node_that_is_silent_when_connections_break_is_waited_for(
-    beats: bool, generation: Generation, monkeypatch: pytest.MonkeyPatch
+    beats: bool, generation: Generation, times: Clock
 ) -> None:
     """A machine that is gone closes its connections, or they time out, before its heartbeats are missed."""
-    clock = Clock([lambda: None] * 3)
-    for module in (generation_module, liveness_module):
-        monkeypatch.setattr(module, "time", clock)
-    for number, host in enumerate("ab"):
-        node = Node(Handle(), 0.0, joined=joined(host, number), heard=999.0)  # type: ignore[arg-type]
-        generation.members.nodes.append(node)
-        generation.members.gang[number] = node
+    running(generation, "ab", heard=999.0)
     broken = NodeLost("The connection to another rank was lost.", details={"link": True, "node": 0})
     generation.members.gang[0].exit = failed(broken)
     if beats:
-        clock.happens[0] = lambda: publish(generation.store, layout.beat(TRAINING, 2, 1, 0), {"ranks": []})
+        times.happens[0] = lambda: publish(generation.store, layout.beat(TRAINING, 2, 1, 0), {"ranks": []})
     with pytest.raises(NodeLost) as raised:
         generation._follow()
     if beats:

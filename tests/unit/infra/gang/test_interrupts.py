@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import pytest
 
 from infra.gang.ledger import committed, list_checkpoints
 from infra.gang.members import Progress
-from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.store import Store, layout, open_store
+from infra.processes.processes import find_marked, marked_env
+from infra.store import Store, layout
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
+from tests.support.pool import until
 
 pytestmark = pytest.mark.warm
 
@@ -45,14 +46,12 @@ class Conductor:
 
     def said(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The first line from here on that is wanted."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if wanted(said := json.loads(line)):
                 return said
         raise AssertionError(f"the conductor ended before: {self.errors.read_text()}")
 
     def end(self) -> int:
-        assert self.process.stdout is not None
         self.process.stdout.read()
         self.process.stdout.close()
         return self.process.wait()
@@ -63,20 +62,6 @@ def is_answer(said: dict[str, Any]) -> bool:
     return "node_seconds" in said and "phase" not in said
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    left = find_marked(mark)
-    kill_marked(mark)
-    assert not left
-
-
 MOMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "nodes started": lambda said: said["phase"] == "starting",
     "ranks starting": lambda said: said["phase"] == "training",
@@ -84,11 +69,11 @@ MOMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 SIGNALS = [
     ("nodes started", signal.SIGINT, True),
-    ("ranks starting", signal.SIGINT, True),
-    ("training", signal.SIGINT, True),
     ("training", signal.SIGINT, False),
     ("training", signal.SIGTERM, False),
     ("ranks starting", signal.SIGHUP, True),
+    pytest.param("ranks starting", signal.SIGINT, True, marks=pytest.mark.sweep),
+    pytest.param("training", signal.SIGINT, True, marks=pytest.mark.sweep),
 ]
 
 
@@ -136,10 +121,7 @@ def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int,
     assert len(find_marked(mark)) > 6
     conductor.process.kill()
     conductor.end()
-    deadline = time.monotonic() + 60
-    while find_marked(mark):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not find_marked(mark), 60)
     for node in (0, 1):
         error = store.read_json(layout.node_exit(TRAINING, 0, node))["error"]
         assert error["message"] == "The conductor of trainings/k-0 has not renewed its lease for 2 s."
@@ -159,10 +141,7 @@ def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: 
     conductor.end()
     assert find_marked(mark)
     assert run(store, {"steps": 20}, patience_s=1).generations == 2
-    deadline = time.monotonic() + 60
-    while find_marked(mark):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not find_marked(mark), 60)
     assert not store.exists(layout.node_exit(TRAINING, 0, 0)), "a fenced node writes nothing"
 
 

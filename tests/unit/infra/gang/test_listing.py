@@ -5,26 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 from data_contracts.handoffs import Checkpoint
-from infra.gang.ledger import Ledger, adoptable, list_checkpoints, why_from
-from infra.store import Store, layout, open_store
+from infra.gang.ledger import adoptable, list_checkpoints, why_from
+from infra.store import Store, layout
 from tests.support.damage import overwrite
-from tests.unit.infra.gang.test_ledger import TRAINING, seal, spoil
+from tests.support.scripted_nodes import TRAINING, seal
+from tests.unit.infra.gang.test_ledger import ledger_of, spoil
 
 NEWEST = "the newest committed checkpoint"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
 def test_every_state_is_listed_with_its_reason(store: Store) -> None:
-    ledger = Ledger(store, TRAINING, 0)
-    for step in (5, 10, 15, 20):
-        ledger.commit(seal(store, step, loss=1 / step))
+    ledger = ledger_of(store, 5, 10, 15, 20)
     spoil(store, ledger.checkpoints[-1])
     ledger.resume_from()
     ledger.go_back(10, by="run-1")
@@ -48,9 +40,7 @@ def test_every_state_is_listed_with_its_reason(store: Store) -> None:
 
 
 def test_a_changed_manifest_is_said_and_hides_no_other(store: Store) -> None:
-    ledger = Ledger(store, TRAINING, 0)
-    for step in (5, 10):
-        ledger.commit(seal(store, step))
+    ledger = ledger_of(store, 5, 10)
     overwrite(Path(store.uri) / layout.manifest(ledger.checkpoints[0].ref.uri), b"{}")
     first, second = list_checkpoints(store, TRAINING)
     assert (first.state, first.bytes, first.reason) == (
@@ -62,9 +52,7 @@ def test_a_changed_manifest_is_said_and_hides_no_other(store: Store) -> None:
 
 
 def test_a_committed_checkpoint_that_is_missing_is_listed(store: Store) -> None:
-    ledger = Ledger(store, TRAINING, 0)
-    for step in (5, 10):
-        ledger.commit(seal(store, step))
+    ledger = ledger_of(store, 5, 10)
     first, second = (Path(store.uri, checkpoint.ref.uri) for checkpoint in ledger.checkpoints)
     shutil.rmtree(first)
     (second / "manifest.json").unlink()
@@ -73,9 +61,7 @@ def test_a_committed_checkpoint_that_is_missing_is_listed(store: Store) -> None:
 
 
 def test_why_an_older_one_is_gone_on_from(store: Store) -> None:
-    ledger = Ledger(store, TRAINING, 0)
-    for step in (5, 10, 1500):
-        ledger.commit(seal(store, step))
+    ledger = ledger_of(store, 5, 10, 1500)
     spoil(store, ledger.checkpoints[-1])
     assert why_from(store, TRAINING, 1500, ledger.aside) == NEWEST
     ledger.resume_from()

@@ -15,12 +15,6 @@ from infra.gang.members import Liveness
 from tests.support.liveness import report, train
 from tests.support.slopes import grows_linearly
 
-
-@pytest.fixture
-def clock(liveness_clock: SimpleNamespace) -> SimpleNamespace:
-    return liveness_clock
-
-
 # What each rank says from then on; the seconds in which it is found; who is blamed.
 HANGS = [
     (report(0, 5, "collective"), report(1, 5, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 5"),
@@ -33,7 +27,11 @@ HANGS = [
         "Rank 1 on node 1 (b) is stopped (SIGSTOP) at step 5",
     ),
     (report(0, 5, "forward"), report(1, 4, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 4"),
+    (report(0, 5, "collective"), report(1, 5, "forward", state="T"), 16, "Rank 1 on node 1 (b) is stopped (SIGSTOP)"),
+    (report(0, 5, "collective"), report(1, 5, "collective", state="T"), 16, "Rank 1 on node 1 (b) is stopped"),
     (report(0, 5, "collective"), report(1, 5, "hooks"), 1801, "Rank 1 on node 1 (b) stands still (hooks)"),
+    (report(0, 5, "collective"), report(1, 5, "starting"), 1801, "Rank 1 on node 1 (b) stands still (starting)"),
+    (report(0, 5, "collective"), report(1, 5, "collective"), 46, "All ranks wait for each other inside a collective"),
     (report(0, 5, "collective"), report(1, 5, "checkpoint"), 1801, "Rank 1 on node 1 (b) stands still (checkpoint)"),
     (report(0, 5, "checkpoint"), report(1, 5, "checkpoint", state="T"), 16, "Rank 1 on node 1 (b) is stopped"),
     (report(0, 5, "collective"), report(1, 5, "backward"), 46, "All ranks wait for each other inside a collective for"),
@@ -53,12 +51,20 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
         liveness.hear(zero, "node 0 (a)")
         liveness.hear(one, "node 1 (b)")
         assert liveness.stuck([], 2) is None, f"after {clock.now - 1005:g} s"
-    clock.now += 2
-    found = liveness.stuck([], 2)
+    clock.now += 1
+    found, on_one_node = liveness.stuck([], 2), liveness.stuck([], 1)
     assert isinstance(found, Hung)
     assert found.message.startswith(message)
-    # A node that is named is counted, and left out the second time.
-    assert found.details.get("rank") == (None if message.startswith("All") else int(message.split()[1]))
+    if message.startswith("All"):
+        assert found.message.endswith(f" for {within_s} s (rank 0 at step 5, 1 at step 5).")
+        assert found.details == {"step": 5}
+        link = "again, a link between their nodes carries nothing, or the module"
+        assert (link in found.remedy, "a link between" in on_one_node.remedy) == (True, False)
+    else:
+        # A node that is named is counted, and left out the second time.
+        rank = int(message.split()[1])
+        assert found.details == {"rank": rank, "step": (zero, one)[rank].step}
+        assert found.message.endswith(f" and has made no progress for {within_s} s.")
 
 
 def test_slow_steps_are_no_hang_and_neither_is_a_first_one(liveness: Liveness, clock: SimpleNamespace) -> None:
@@ -123,7 +129,6 @@ def test_a_link_that_training_does_not_need_is_left_alone(liveness: Liveness, cl
 def test_ranks_of_which_nothing_is_heard_are_hung_too(liveness: Liveness, clock: SimpleNamespace) -> None:
     clock.now += 1801
     found = liveness.stuck([], 1)
-    assert found is not None
     assert found.message.startswith("No rank has made progress")
 
 
@@ -178,3 +183,28 @@ def test_a_checkpoint_beyond_those_that_are_named_is_progress(liveness: Liveness
         clock.now += 1
         liveness.hear(report(0, 5, checkpoints=named, num_checkpoints=count), "node 0 (a)")
         assert liveness.ranks[0].moved == clock.now
+
+
+def test_of_several_that_are_behind_the_first_to_stop_is_named(liveness: Liveness, clock: SimpleNamespace) -> None:
+    for rank in range(4):
+        liveness.hear(report(rank, 4), "node 0 (a)")
+    for rank in (3, 2, 1):
+        clock.now += 1
+        liveness.hear(report(rank, 5), "node 0 (a)")
+    clock.now += 100
+    found = [liveness.stuck([], 1)]
+    liveness.ranks.pop(0)
+    found.append(liveness.stuck([], 1))
+    liveness.ranks[1].state = "T"
+    found.append(liveness.stuck([], 1))
+    assert [one and one.details for one in found] == [
+        {"rank": 0, "step": 4}, {"rank": 3, "step": 5}, {"rank": 1, "step": 5},
+    ]  # fmt: skip
+
+
+def test_a_deadlock_names_the_first_sixteen_ranks(liveness: Liveness, clock: SimpleNamespace) -> None:
+    for rank in range(17):
+        liveness.hear(report(rank, 1, "collective"), "node 0 (a)")
+    clock.now += 46
+    found = liveness.stuck([], 1)
+    assert found.message.endswith("14 at step 1, 15 at step 1).")

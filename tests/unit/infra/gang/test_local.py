@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from data_contracts.messages.gang import Launch
 from infra import scratch
-from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.store import Lease, Store, layout, open_store
+from infra.processes.processes import find_marked, kill_marked, marked_env
+from infra.store import Lease, Store, layout
+from tests.support.pool import until
 
 TRAINING = "trainings/k-0"
 PARENT = """
@@ -23,18 +22,6 @@ from infra.gang.node import LocalNode
 node = LocalNode([sys.argv[1], "trainings/k-0", "0", "0"], {}, with_parent=sys.argv[2] == "True")
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
 
 
 @pytest.mark.parametrize("with_parent", [True, False])
@@ -49,28 +36,19 @@ def test_a_killed_parent_takes_the_node_with_it(with_parent: bool, store: Store,
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     parent = subprocess.Popen(command, env=marked_env(mark, {"TMPDIR": str(tmp)}), start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not store.exists(layout.joined(TRAINING, 0, 0)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), 60)
     mine = store.read_json(layout.joined(TRAINING, 0, 0))
     meeting = {"schema_version": 1, "address": mine["address"], "port": mine["port"], "nodes": [mine]}
     store.create_json(layout.rollcall(TRAINING, 0), meeting)
     # Parent, supervisor, torchrun, rank, and what the rank started.
-    while len(find_marked(mark)) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: len(find_marked(mark)) >= 5, 60)
     parent.kill()
     parent.wait()
     if with_parent:
-        while find_marked(mark):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not find_marked(mark), 60)
     else:
         beats = len(store.list(layout.node(TRAINING, 0, 0)))
-        while len(store.list(layout.node(TRAINING, 0, 0))) < beats + 4:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(store.list(layout.node(TRAINING, 0, 0))) >= beats + 4, 60)
         assert len(find_marked(mark)) >= 4
     # The folder with the copy of the project goes with the next that makes one on this machine, once nothing uses it.
     [left] = tmp.iterdir()
@@ -80,8 +58,5 @@ def test_a_killed_parent_takes_the_node_with_it(with_parent: bool, store: Store,
         assert left.exists()
         kill_marked(mark)
     # The kernel closes a process's files, and so frees the folder's lock, a moment after its environment is gone.
-    while left.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        scratch.make("test").close()
+    until(lambda: scratch.make("test").close() or not left.exists(), 60)
     assert list(tmp.iterdir()) == []

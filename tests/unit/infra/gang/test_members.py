@@ -142,6 +142,8 @@ def test_the_cause_by_precedence_then_by_time() -> None:
     early = errors.UsageError("early.", details={"when": -1.0})
     assert first_cause([failed(internal), failed(early)]).message == "early.", "without a time it is 0"
     assert first_cause([node("a"), failed(internal), node("b", **GONE)]).message == "a bug."
+    vanished = NodeLost("The supervisor of node 1 was ended by SIGKILL.")
+    assert members([failed(internal), node(lost=vanished)]).cause() is vanished
 
 
 @pytest.mark.parametrize(("heard", "link", "expected"), [(4.9, True, True), (5.0, True, False), (4.9, False, False)])

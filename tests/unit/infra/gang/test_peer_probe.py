@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from data_contracts.messages.gang import Joined
 from infra.gang import supervisor
 from infra.gang.supervisor import PeerProbe
+from tests.support.pool import until
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +37,7 @@ def test_nodes_that_answer_or_refuse_are_reached(
     nodes = [joined(0, one), joined(1, other)]
     one.meet(nodes)
     other.meet(nodes)
-    until = time.monotonic() + 10
-    while set(one._missed) != {1} or set(other._missed) != {0}:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: (set(one._missed), set(other._missed)) == ({1}, {0}), 10)
     # As outside of tests: a first packet that meets a socket while it closes is lost, and resent after a second.
     monkeypatch.setattr(supervisor, "PROBE_S", 2.0)
     other.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.gang.node import Start, local
 from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
-from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.child_module import CHILD, Ask, Told
+from tests.support.scripted_nodes import SilentNode
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
 URI = layout.remote_job("20260101-000000-abc", "verify-1")
 
@@ -41,21 +41,6 @@ class Lobby:
 
     def give_back(self) -> None:
         self.given_back += 1
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture(autouse=True)
-def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    mark = new_mark()
-    monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
-    yield mark
-    left = find_marked(mark)
-    kill_marked(mark)
-    assert not left
 
 
 @pytest.fixture
@@ -90,7 +75,6 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
     assert (said[0].phase, said[0].sentence) == ("waiting", "full")
     assert lobby.given_back == 1
     lease = store.pointer(layout.lease(URI)).read()
-    assert lease is not None
     assert lease.value["released"]
     # Gone on with, the same piece of work is another generation.
     remote_job(store, {"do": "answer"}, code)
@@ -134,7 +118,6 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
 
     def used() -> dict[str, int]:
         latest = store.pointer(layout.latest(URI)).read()
-        assert latest is not None
         return Latest.model_validate(latest.value).retries.used
 
     asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}
@@ -160,21 +143,9 @@ def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, 
 
 
 def test_a_node_that_never_comes_is_said(store: Store, code: Ref) -> None:
-    class Absent:
-        def ended(self) -> None:
-            return None
-
-        def log(self) -> str:
-            return ""
-
-        def status(self) -> str:
-            return "its run is Late"
-
-        def kill(self) -> None:
-            return None
-
+    absent = SilentNode("its run is Late")
     with pytest.raises(GangIncomplete, match=r"Node 0 \(its run is Late\) of 1 had not answered"):
-        remote_job(store, {}, code, start=lambda generation, node: Absent(), rollcall_timeout_s=0.2)
+        remote_job(store, {}, code, start=lambda generation, node: absent, rollcall_timeout_s=0.2)
 
 
 def test_what_a_request_needs_is_laid_out_once_and_the_first_is_the_project(store: Store, tmp_path: Path) -> None:

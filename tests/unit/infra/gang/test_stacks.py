@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import take_stacks
 from infra.processes.processes import state
+from tests.support.pool import until
 
 PROGRAM = """
 import sys, time
@@ -36,10 +36,7 @@ def rank(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
         with files.log.open("wb") as output:
             process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=output, stderr=output)
         started.append(process)
-        until = time.monotonic() + 30
-        while b"ready" not in files.log.read_bytes():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: b"ready" in files.log.read_bytes(), 30)
         files.write_process(process.pid)
         return process
 
@@ -54,10 +51,7 @@ def test_each_rank_says_where_it_stands_or_why_it_cannot(
 ) -> None:
     sleeping, stopped = rank(0), rank(1)
     os.kill(stopped.pid, signal.SIGSTOP)
-    until = time.monotonic() + 10
-    while state(stopped.pid) != "T":
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: state(stopped.pid) == "T", 10)
     found = take_stacks(RankFiles(tmp_path, number) for number in range(3))
     assert "in waits_for_ever" in found[0]
     assert "ready" not in found[0], "what it printed before is not part of it"

@@ -12,78 +12,31 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
-from data_contracts.pipeline_spec import RetrySpec
 from infra.gang import conductor as conductor_module
-from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.conductor import GangOutcome
 from infra.gang.members import Progress
-from infra.store import Store, folder, layout, lease, open_store
+from infra.store import Store, layout, open_store
 from tests.support.coded import publish
+from tests.support.scripted_nodes import TRAINING, ScriptedNode, conduct_scripted
 
-pytestmark = pytest.mark.warm
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
-TRAINING = "trainings/k-0"
 METHODS = ("create", "read", "replace", "names", "walk", "exists", "delete", "digest")
 
 
-class ScriptedNode:
-    """Joins at once and is done at once, with checkpoints of steps 5 and 10."""
+class Node(ScriptedNode):
+    """Publishes a heartbeat before it ends."""
 
-    def __init__(self, store: Store, generation: int, node: int) -> None:
-        self.store, self.place, self.trained = store, (TRAINING, generation, node), False
-        joined = {"address": "127.0.0.1", "port": 1, "host": "h", "node": node}
-        publish(store, layout.joined(*self.place), joined)
-
-    def ended(self) -> None:
-        """Asked each round: the moment to train."""
-        _, generation, _ = self.place
-        if self.trained or not self.store.exists(layout.rollcall(TRAINING, generation)):
-            return
-        self.trained = True
-        checkpoints = [seal(self.store, step, generation) for step in (5, 10)]
-        report = {"rank": 0, "step": 10, "checkpoints": [one.to_json() for one in checkpoints]}
-        done = {"checkpoint": checkpoints[-1].to_json(), "plan": {"dropped_rows": 3}}
-        publish(self.store, layout.beat(*self.place, 0), {"ranks": [{**report, "step": 5}]})
-        record = {"status": "done", "error": None, "ranks": [{"rank": 0, "report": report, "done": done}]}
-        publish(self.store, layout.node_exit(*self.place), record)
-
-    def log(self) -> str:
-        return ""
-
-    def kill(self) -> None: ...
-
-
-def seal(store: Store, step: int, generation: int) -> Checkpoint:
-    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
-    writer.put("state.json", str(step).encode())
-    ref = writer.seal("checkpoint", {"step": step}, {})
-    fields = {"training": TRAINING, "step": step, "epoch": 0, "generation": generation, "world_size": 1}
-    return Checkpoint(ref=ref, key="k", **fields)
+    def train(self, launch: Launch) -> None:
+        publish(self.store, layout.beat(*self.place, 0), {"ranks": []})
+        super().train(launch)
 
 
 def train(store: Store, **options: Any) -> GangOutcome:
     nodes = open_store(store.uri)
-    request = TrainingRequest(
-        launch=Launch(training=TRAINING, nodes=1, devices=1, poll_s=0.001),
-        holder="test",
-        retry=RetrySpec(**options.pop("retry", {"storage": 0})),
-        keep=1,
-        select=None,
-        rollcall_timeout_s=30,
-        patience_s=0.1,
-        start=options.pop("start", lambda generation, node: ScriptedNode(nodes, generation, node)),
-        **options,
-    )
-    return conduct(store, request)
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lease, lease):
-        monkeypatch.setattr(module, "RETRY_S", 0.001)
-    # Dozens of trainings: none has to outlive a power cut.
-    monkeypatch.setattr(folder, "_sync", lambda path: None)
+    settings = {"retry": {"storage": 0}, "keep": 1, "patience_s": 0.1, **options}
+    return conduct_scripted(store, lambda generation, node: Node(nodes, generation, node), **settings)
 
 
 def failing(store: Store, monkeypatch: pytest.MonkeyPatch, which: tuple[str, int], late: bool) -> list[str]:
@@ -131,10 +84,29 @@ def test_no_single_failure_of_the_store_ends_a_training(
         assert not held.exists(layout.manifest(layout.checkpoint(TRAINING, 5, 0))), about
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_node_is_ended_although_one_cannot_be(fails: bool, store: Store) -> None:
+    """The first failure to end one is told, unless something else ended the generation: that is the cause then."""
+    killed: list[int] = []
+
+    class Unkillable(ScriptedNode):
+        def kill(self) -> None:
+            killed.append(self.place[2])
+            raise UsageError("the server does not let go.")
+
+    def start(generation: int, node: int) -> Unkillable:
+        if fails and node == 2:
+            raise ZeroDivisionError
+        return Unkillable(open_store(store.uri), generation, node)
+
+    with pytest.raises(ZeroDivisionError if fails else UsageError):
+        conduct_scripted(store, start, launch={"nodes": 3})
+    assert killed == ([0, 1] if fails else [0, 1, 2])
+
+
 def test_a_store_that_stays_away_before_a_generation_is_part_of_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     real, left, seen = store.create_json, [2], []
 
     def sometimes(path: str, value: Any) -> None:
@@ -152,8 +124,7 @@ def test_a_store_that_stays_away_before_a_generation_is_part_of_the_budget(
     assert all(isinstance(progress, Progress) for progress in seen)
 
 
-def test_a_number_that_a_fenced_conductor_took_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_a_number_that_a_fenced_conductor_took_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real, others = store.create_json, [True]
 
     def raced(path: str, value: Any) -> None:
@@ -164,39 +135,3 @@ def test_a_number_that_a_fenced_conductor_took_is_left_out(tmp_path: Path, monke
     monkeypatch.setattr(store, "create_json", raced)
     outcome = train(store)
     assert (outcome.checkpoint.generation, outcome.generations) == (1, 2)
-
-
-class Unkillable(ScriptedNode):
-    """A node that cannot be ended."""
-
-    def __init__(self, store: Store, generation: int, node: int, killed: list[int]) -> None:
-        super().__init__(store, generation, node)
-        self.killed = killed
-
-    def kill(self) -> None:
-        self.killed.append(self.place[2])
-        raise UsageError("the server does not let go.")
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_every_node_is_ended_although_one_cannot_be(fails: bool, tmp_path: Path) -> None:
-    """The first failure to end one is told, unless something else ended the generation: that is the cause then."""
-    store, killed = open_store(str(tmp_path / "store")), []
-
-    def start(generation: int, node: int) -> Unkillable:
-        if fails and node == 2:
-            raise ZeroDivisionError
-        return Unkillable(open_store(store.uri), generation, node, killed)
-
-    request = TrainingRequest(
-        launch=Launch(training=TRAINING, nodes=3, devices=1, poll_s=0.001),
-        holder="test",
-        retry=RetrySpec(),
-        keep=1,
-        select=None,
-        rollcall_timeout_s=30,
-        start=start,
-    )
-    with pytest.raises(ZeroDivisionError if fails else UsageError):
-        conduct(store, request)
-    assert killed == ([0, 1] if fails else [0, 1, 2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,6 +20,7 @@ from infra.orchestrator import events
 from infra.orchestrator import gang as module
 from infra.orchestrator.api import asking
 from infra.orchestrator.gang import LEASE_S, PoolAdmission
+from tests.support.pool import until
 
 
 def failing(status: int) -> httpx.HTTPStatusError:
@@ -92,12 +92,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-
-    @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Any]:
-        yield server
-
-    monkeypatch.setattr(module, "asking", asking)
+    monkeypatch.setattr(module, "asking", lambda retries=0: contextlib.nullcontext(server))
     monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(module, "RENEW_S", 0.01)
     return server
@@ -120,9 +115,12 @@ def test_outside_a_flow_no_temporary_server_is_started(
             pass
 
 
-@pytest.mark.parametrize("limit", ["none", "not active"])
-def test_without_a_limit_there_is_room(limit: str, server: Server) -> None:
-    server.limit = None if limit == "none" else SimpleNamespace(limit=1, active=False, active_slots=0)
+@pytest.mark.parametrize("why", ["no limit", "a limit that is not active", "machines that come by themselves"])
+def test_there_is_room(why: str, server: Server) -> None:
+    if why == "machines that come by themselves":
+        server.workers, server.pool.is_push_pool, server.limit.limit = [], True, 9
+    else:
+        server.limit = None if why == "no limit" else SimpleNamespace(limit=1, active=False, active_slots=0)
     room = PoolAdmission("gpu", 1)
     assert room.take(9) is None
     room.give_back()
@@ -143,13 +141,6 @@ def test_no_worker_is_said_and_then_too_long(server: Server, kind: str, command:
     assert server.limit.active_slots == 0
 
 
-def test_a_pool_whose_infrastructure_comes_by_itself_needs_no_worker(server: Server) -> None:
-    server.workers, server.pool.is_push_pool = [], True
-    room = PoolAdmission("gpu", 1)
-    assert room.take(1) is None
-    room.give_back()
-
-
 @pytest.mark.parametrize("what", ["pool", "queue"])
 def test_a_paused_pool_is_waited_for(what: str, server: Server) -> None:
     getattr(server, what).is_paused = True
@@ -164,7 +155,6 @@ def test_a_server_that_is_away_is_waited_for_and_not_asked_too_often(
     server.error = httpx.ConnectError("refused")
     room = PoolAdmission("gpu", 1)
     said = room.take(1)
-    assert said is not None
     assert said.startswith("waiting: The Prefect server no longer answers")
     assert (room.take(1), server.asked) == (said, 1)
 
@@ -173,18 +163,11 @@ def held(room: PoolAdmission) -> list[Any]:
     return list(room._held)
 
 
-def wait_for(wanted: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_slots_of_a_lease_that_a_restarted_server_forgot_are_given_back_all_the_same(server: Server) -> None:
     room = PoolAdmission("gpu", 1)
     assert room.take(3) is None
     server.leases.clear()
-    wait_for(lambda: held(room)[0].forgotten)
+    until(lambda: held(room)[0].forgotten)
     room.give_back()
     assert server.limit.active_slots == 0
 
@@ -209,9 +192,9 @@ def test_slots_whose_lease_ran_out_are_taken_again_if_they_are_free(
         server, "renew_concurrency_lease", lambda lease, seconds: Server.renew_concurrency_lease(server, lease, seconds)
     )
     if others:
-        wait_for(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
+        until(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
     else:
-        wait_for(lambda: server.leases)
+        until(lambda: server.leases)
     assert len(held(room)) == (0 if others else 1)
     room.give_back()
     assert server.limit.active_slots == others

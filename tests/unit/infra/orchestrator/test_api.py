@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from infra.orchestrator import api
+from tests.support.stub_server import Asked, serving
 
 OURS = "http://127.0.0.1:4210/api"
 THEIRS = "https://prefect.example.com/api"
@@ -85,38 +85,6 @@ def test_a_process_whose_prefect_talks_elsewhere_already_is_stopped(environment:
         api.connect_to(OURS, "me:secret")
 
 
-Answer = Callable[[str], tuple[int, bytes]]
-SINGLE_PAGE = b"<!doctype html>"
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], str]]:
-    """Start an HTTP server that answers a GET as the given function says; its address with /api."""
-    servers = []
-
-    def start(answer: Answer) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = answer(self.path)
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/api"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 def reach(url: str) -> api.Server:
     from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -124,40 +92,39 @@ def reach(url: str) -> api.Server:
         return api.reach(url, "PREFECT_API_URL")
 
 
-def healthy(path: str) -> tuple[int, bytes]:
-    return 200, b'"3.8.8"' if path.endswith("/admin/version") else b"true"
+def healthy(asked: Asked) -> tuple[int, Any]:
+    return 200, "3.8.8" if asked.path.endswith("/admin/version") else True
 
 
-def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], str]) -> None:
-    url = serve(healthy)
-    server = reach(url)
-    assert (server.url, server.started, server.ours) == (url, False, False)
-    assert server.ui_url == url.removesuffix("/api")
+def test_a_server_of_the_persons_own_is_used_as_it_is() -> None:
+    with serving(healthy) as (address, _):
+        server = reach(f"{address}/api")
+    assert (server.url, server.started, server.ours) == (f"{address}/api", False, False)
+    assert server.ui_url == address
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
         (
-            lambda path: healthy(path) if path.endswith("/health") else (401, b"{}"),
+            lambda asked: healthy(asked) if asked.path.endswith("/health") else (401, {}),
             UsageError,
             "refuses the credentials",
         ),
-        (lambda path: (403, b"{}"), UsageError, "refuses the credentials (403)"),
-        (lambda path: (404, b"{}"), UsageError, "is not a Prefect API (404)"),
-        (lambda path: (200, SINGLE_PAGE), UsageError, "is not a Prefect API"),
-        (lambda path: (500, b"{}"), StorageUnavailable, "answers with an error (500)"),
+        (lambda asked: (403, {}), UsageError, "refuses the credentials (403)"),
+        (lambda asked: (404, {}), UsageError, "is not a Prefect API (404)"),
+        (lambda asked: (200, b"<!doctype html>"), UsageError, "is not a Prefect API"),
+        (lambda asked: (500, {}), StorageUnavailable, "answers with an error (500)"),
     ],
     ids=["password", "forbidden", "not-found", "other-web-server", "broken"],
 )
 def test_a_server_that_cannot_be_used_is_refused_in_a_sentence(
-    serve: Callable[[Answer], str], answer: Answer, kind: type[TrainwrightError], sentence: str
+    answer: Callable[[Asked], Any], kind: type[TrainwrightError], sentence: str
 ) -> None:
-    url = serve(answer)
-    with pytest.raises(kind) as caught:
-        reach(url)
+    with serving(answer) as (address, _), pytest.raises(kind) as caught:
+        reach(f"{address}/api")
     assert sentence in caught.value.message
-    assert f"{url} (from PREFECT_API_URL)" in caught.value.message
+    assert f"{address}/api (from PREFECT_API_URL)" in caught.value.message
     assert caught.value.remedy
 
 
@@ -185,6 +152,5 @@ def test_a_client_of_a_server_without_tls_reads_no_certificates(url: str, reads:
 def test_a_server_that_answers_with_an_error_is_not_said_to_be_silent() -> None:
     request, response = httpx.Request("POST", OURS), httpx.Response(500)
     away = api.unreachable(httpx.HTTPStatusError("its database is away", request=request, response=response))
-    assert away is not None
     assert away.message == "The Prefect server answers with an error (500)."
     assert "whether its database answers" in away.remedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,12 +32,7 @@ class Server:
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_second_execution_posts_no_second_event(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(silent)
-
-    @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Server]:
-        yield server
-
-    monkeypatch.setattr(events, "asking", asking)
+    monkeypatch.setattr(events, "asking", lambda retries=0: contextlib.nullcontext(server))
     resource = {"prefect.resource.id": events.pipeline_resource("sales")}
     for event, key in (("run.failed", "r1"), ("run.failed", "r1"), ("run.failed", "r2"), ("run.rejected", "r1")):
         events.post(event, resource, {}, key, pipelines=["sales"])

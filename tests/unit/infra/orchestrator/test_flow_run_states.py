@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -30,12 +29,7 @@ class Server:
 @pytest.mark.parametrize(("runs", "limit"), [(0, 200), (1, 200), (200, 200), (201, 200), (1024, 200), (450, 50)])
 def test_every_followed_run_is_known(runs: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(limit)
-
-    @contextlib.contextmanager
-    def asking() -> Iterator[Server]:
-        yield server
-
-    monkeypatch.setattr(gang, "asking", asking)
+    monkeypatch.setattr(gang, "asking", lambda: contextlib.nullcontext(server))
     watch = FlowRunStates()
     ids = [UUID(int=uuid4().int // 97 * 97 + 1) for _ in range(runs)]
     watch._states = dict.fromkeys(ids)

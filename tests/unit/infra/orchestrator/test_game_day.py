@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -43,12 +42,7 @@ class Server:
 
 
 def serve(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Server]:
-        yield server
-
-    for module in (resuming, resuming):
-        monkeypatch.setattr(module, "asking", asking)
+    monkeypatch.setattr(resuming, "asking", lambda retries=0: contextlib.nullcontext(server))
     return server
 
 

@@ -18,10 +18,10 @@ import pytest
 from prefect.states import Cancelled, Completed, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import gang as gang_module
 from infra.orchestrator import gang as module
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
 from infra.store import Store, layout, open_store
+from tests.support.pool import until
 
 TRAINING = "trainings/k-0"
 POOL = WorkPool("gpu", "train", ("team:vision",), {"team": "vision"}, 1.0)
@@ -66,8 +66,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
         yield server
 
     monkeypatch.setattr(module, "asking", asking)
-    monkeypatch.setattr(gang_module, "asking", asking)
-    monkeypatch.setattr(gang_module, "ASK_S", 0.01)
+    monkeypatch.setattr(module, "ASK_S", 0.01)
     monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
 
@@ -115,10 +114,7 @@ def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> No
     """Let the server say so of the only run, and wait until it is known here."""
     (run,) = server.runs.values()
     run.state = state
-    deadline = time.monotonic() + 60
-    while gang._watch.state(run.id).type != state.type:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: gang._watch.state(run.id).type == state.type, 60)
 
 
 def say_last_word(store: Store) -> None:

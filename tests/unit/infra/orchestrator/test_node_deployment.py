@@ -7,32 +7,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from flows.node import node
 from infra.orchestrator.deployments import NODE_ENTRYPOINT, NODE_SCHEMA, NODE_TAG, ensure_node_deployment
 from infra.processes.processes import CODE_ROOT
-
-
-class Server:
-    def __init__(self) -> None:
-        self.known: dict[str, Any] = {}
-        self.made = 0
-
-    def read_deployment_by_name(self, name: str) -> Any:
-        try:
-            return self.known[name]
-        except KeyError:
-            raise ObjectNotFound(Exception("404")) from None
-
-    def create_flow_from_name(self, name: str) -> str:
-        return name
-
-    def create_deployment(self, flow: str, name: str, **fields: Any) -> Any:
-        self.made += 1
-        self.known[f"{flow}/{name}"] = SimpleNamespace(id=uuid4(), **fields)
-        return self.known[f"{flow}/{name}"].id
+from tests.support.deployed import Deployments
 
 
 def test_the_entrypoint_and_its_parameters_are_those_of_the_flow() -> None:
@@ -44,7 +24,7 @@ def test_the_entrypoint_and_its_parameters_are_those_of_the_flow() -> None:
 
 
 def test_it_is_made_once_and_refreshed_when_it_was_changed() -> None:
-    server: Any = Server()
+    server: Any = Deployments()
     made = ensure_node_deployment(server, "gpu", "process")
     [deployment] = server.known.values()
     assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}]
@@ -56,7 +36,7 @@ def test_it_is_made_once_and_refreshed_when_it_was_changed() -> None:
 
 
 def test_two_checkouts_on_one_pool_run_their_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    server: Any = Server()
+    server: Any = Deployments()
     mine = ensure_node_deployment(server, "gpu", "process")
     monkeypatch.setattr("infra.orchestrator.deployments.CODE_ROOT", "/another/checkout")
     theirs = ensure_node_deployment(server, "gpu", "process")
@@ -67,15 +47,14 @@ def test_two_checkouts_on_one_pool_run_their_own_code(monkeypatch: pytest.Monkey
 
 
 def test_an_image_has_the_code_where_it_has_it() -> None:
-    server: Any = Server()
-    ensure_node_deployment(server, "cluster", "kubernetes")
-    assert server.known["node/cluster"].pull_steps == []
-    ensure_node_deployment(server, "cluster", "kubernetes")
-    assert server.made == 1
+    server: Any = Deployments()
+    for _ in range(2):
+        ensure_node_deployment(server, "cluster", "kubernetes")
+    assert (server.known["node/cluster"].pull_steps, server.made) == ([], 1)
 
 
 def test_one_that_a_person_made_is_used_as_it_is() -> None:
-    server: Any = Server()
+    server: Any = Deployments()
     theirs = SimpleNamespace(id=uuid4(), tags=["theirs"], pull_steps=[], entrypoint="x", work_pool_name="gpu")
     server.known["node/gpu"] = theirs
     assert (ensure_node_deployment(server, "gpu", "process"), server.made) == (theirs.id, 0)

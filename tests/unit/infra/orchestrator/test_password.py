@@ -26,7 +26,6 @@ def test_a_password_is_made_once_and_anew_after_it_was_deleted(home: Path) -> No
 
 
 def test_a_chosen_password_replaces_it_and_is_kept(home: Path) -> None:
-    server.ensure_password()
     assert server.ensure_password("me:mine") == "me:mine"
     assert server.ensure_password() == server.read_password() == "me:mine"
 

@@ -7,41 +7,20 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectNotFound
 
 from infra.orchestrator.deployments import DAY_PAGE, SYSTEM_TAGS, checkout_steps, ensure_for_pool, parameter_schema
-
-
-class Client:
-    """Keeps what it is asked to create."""
-
-    def __init__(self, known: Any) -> None:
-        self.known = known
-        self.created: list[dict[str, Any]] = []
-
-    def read_deployment_by_name(self, name: str) -> Any:
-        assert name == "day-page/gpus"
-        if self.known is None:
-            raise ObjectNotFound(LookupError(name))
-        return self.known
-
-    def create_flow_from_name(self, name: str) -> str:
-        return name
-
-    def create_deployment(self, flow: str, name: str, **settings: Any) -> None:
-        self.created.append({"title": f"{flow}/{name}", **settings})
+from tests.support.deployed import Deployments
 
 
 def made(known: Any) -> list[dict[str, Any]]:
-    client: Any = Client(known)
+    client: Any = Deployments(**({"day-page/gpus": known} if known else {}))
     ensure_for_pool(client, "gpus", "process", DAY_PAGE, {"store": "first"})
-    created: list[dict[str, Any]] = client.created
-    return created
+    return [vars(client.known["day-page/gpus"])] * client.made
 
 
 def test_a_new_deployment_has_its_own_schedule_and_few_runs_at_a_time() -> None:
     [new] = made(None)
-    assert (new["title"], new["entrypoint"]) == ("day-page/gpus", DAY_PAGE.entrypoint)
+    assert new["entrypoint"] == DAY_PAGE.entrypoint
     assert new["parameters"] == {"store": "first"}
     assert [(one.schedule.cron, one.active) for one in new["schedules"]] == [(DAY_PAGE.every, True)]
     assert (new["concurrency_limit"], new["paused"]) == (2, None), "one may be dead and keep its slot for a while"

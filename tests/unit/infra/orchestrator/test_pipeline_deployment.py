@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prefect.exceptions import ObjectNotFound
@@ -13,15 +12,16 @@ from data_contracts.errors import UsageError
 from flows.retrain import retrain
 from infra.orchestrator.deployments import CONDUCTOR, PipelineDeployment, deploy_pipeline
 from infra.processes.processes import CODE_ROOT
+from tests.support.deployed import Deployments
 
 HERE = [{"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}]
 
 
-class Server:
+class Server(Deployments):
     """A Prefect server with pools `cpu` (processes), `cluster` (Kubernetes) and `push`, and the workers given."""
 
     def __init__(self, **workers: list[str]) -> None:
-        self.known: dict[str, Any] = {}
+        super().__init__()
         self.workers = workers
 
     def read_work_pool(self, name: str) -> Any:
@@ -39,19 +39,10 @@ class Server:
     def read_workers_for_work_pool(self, name: str) -> Any:
         return [SimpleNamespace(status=status) for status in self.workers.get(name, [])]
 
-    def read_deployment_by_name(self, name: str) -> Any:
-        if name not in self.known:
-            raise ObjectNotFound(Exception("404"))
-        return self.known[name]
-
-    def create_flow_from_name(self, name: str) -> str:
-        return name
-
     def create_deployment(self, flow: str, name: str, **fields: Any) -> Any:
         fields["job_variables"] = fields["job_variables"] or {}
         fields["schedules"] = [SimpleNamespace(**dict(one)) for one in fields["schedules"]]
-        self.known[f"{flow}/{name}"] = SimpleNamespace(id=uuid4(), **fields)
-        return self.known[f"{flow}/{name}"].id
+        return super().create_deployment(flow, name, **fields)
 
 
 def wanted(**changes: Any) -> PipelineDeployment:

@@ -39,7 +39,6 @@ def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) ->
     assert path == folder / "prefect.toml"
     settings = Settings()
     assert settings.api.url == URL
-    assert settings.api.auth_string is not None
     assert settings.api.auth_string.get_secret_value() == PASSWORD
     lifecycle.unlink_project()
     assert [entry.name for entry in folder.iterdir()] == ["prefect.yaml"]
@@ -74,7 +73,6 @@ def test_a_prefect_toml_of_the_persons_own_is_never_touched(folder: Path, caplog
 
 def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
     path = lifecycle.link_project(URL, PASSWORD)
-    assert path is not None
     path.write_text("mine = 1\n")
     lifecycle.unlink_project()
     assert path.read_text() == "mine = 1\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -67,12 +66,7 @@ class Client:
 def server(monkeypatch: pytest.MonkeyPatch) -> Client:
     """The server that `wait` and `cancel` ask; they do not wait in between."""
     client = Client()
-
-    @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Client]:
-        yield client
-
-    monkeypatch.setattr(remote_runs, "asking", asking)
+    monkeypatch.setattr(remote_runs, "asking", lambda retries=0: contextlib.nullcontext(client))
     monkeypatch.setattr(remote_runs, "read_ci_report", lambda client, flow_run: client.reports.get(flow_run))
     monkeypatch.setattr(remote_runs, "ASK_S", 0.0)
     return client

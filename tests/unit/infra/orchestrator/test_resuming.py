@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -67,11 +66,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Any:
     told_by_server.clear()
 
     def serve(server: Server) -> Server:
-        @contextlib.contextmanager
-        def asking(**_: Any) -> Iterator[Server]:
-            yield server
-
-        monkeypatch.setattr(resuming, "asking", asking)
+        monkeypatch.setattr(resuming, "asking", lambda **_: contextlib.nullcontext(server))
         monkeypatch.setattr(resuming, "announce_resumed", lambda *_, notified: told_by_server.append(notified))
         monkeypatch.setattr(resuming, "announce_end", lambda report, _: server.announced.append(report))
         monkeypatch.setattr(resuming, "lacks_worker", lambda *_: False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from infra.orchestrator import server
 from infra.orchestrator.server import Service
 from infra.processes.processes import find_marked, kill_marked, new_mark
+from tests.support.pool import until
 
 URL = "http://127.0.0.1:4210/api"
 # Says that it is ready, by a file, and waits to be ended.
@@ -33,17 +33,12 @@ def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None]
     return server.start_service("worker", command, mark=mark, env=server.service_environment(mark), url=URL, wait=wait)
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
-
-
 def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
     home: Path, mark: str, tmp_path: Path
 ) -> None:
     child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], start_new_session=True)"
     started = start(mark, f"{child}; import time; time.sleep(600)", WAITS, str(tmp_path / "ready"))
-    wait_for(tmp_path / "ready")
+    until((tmp_path / "ready").exists)
     assert len(find_marked(mark)) == 2
     started.stop(grace_s=10)
     assert find_marked(mark) == []
@@ -52,7 +47,7 @@ def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
 def test_a_service_that_ignores_the_signal_is_killed(home: Path, mark: str, tmp_path: Path) -> None:
     deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
     started = start(mark, deaf, str(tmp_path / "ready"))
-    wait_for(tmp_path / "ready")
+    until((tmp_path / "ready").exists)
     assert started.stop(grace_s=0.2)
     assert find_marked(mark) == []
 

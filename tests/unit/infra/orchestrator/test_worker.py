@@ -16,7 +16,6 @@ def test_a_module_of_the_current_folder_does_not_take_the_place_of_prefect(tmp_p
     (tmp_path / "prefect.py").write_text("open('ran', 'w').close()\n")
     command = [sys.executable, "-P", "-c", WORK.format(code=str(CODE_ROOT))]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
-        assert worker.stderr is not None
         ended = next(line for line in worker.stderr if "is started again" in line)
         worker.send_signal(signal.SIGTERM)
         worker.stderr.read()

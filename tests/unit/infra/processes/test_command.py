@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from infra import stopping
 from infra.processes.processes import find_marked, marked_env, new_mark, run_to_end
+from tests.support.pool import until
 
 
 def test_it_returns_the_exit_code_and_writes_where_it_is_told(tmp_path: Path) -> None:
@@ -32,9 +32,7 @@ def test_a_stop_ends_it_and_what_it_started(tmp_path: Path, monkeypatch: pytest.
     )
 
     def stop() -> None:
-        deadline = time.monotonic() + 60
-        while not ready.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(ready.exists, 60)
         received.append(15)
 
     stopper = threading.Thread(target=stop)

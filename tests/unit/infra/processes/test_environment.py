@@ -148,21 +148,15 @@ def test_a_child_gets_no_credential(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "canary-5f2b" not in json.dumps(environ)
     assert environ["HF_HOME"] == "/models"
     assert set(secrets) <= set(environ[LEFT_OUT].split())
+    of_store = run_child(CHILD, Ask(do="environ", store=StoreAddress.model_validate(NAMED["store"]))).environ
+    passed = {name for name, value in of_store.items() if value == "canary-5f2b"}
+    assert {"STORE_KEY", "STORE_SECRET", "AWS_ACCESS_KEY_ID"} <= passed, "those of its own store"
+    assert not {"HF_TOKEN", "NAMES_PASSWORD", "PGPASSWORD"} & passed
     with pytest.raises(UserCodeError) as raised:
         run_child(CHILD, Ask(do="read", name="HF_TOKEN"))
     assert "set TRAINWRIGHT_PASS_ENV=HF_TOKEN where" in raised.value.remedy
     monkeypatch.setenv(PASS_ENV, "HF_TOKEN")
     assert run_child(CHILD, Ask(do="read", name="HF_TOKEN")).environ == {"HF_TOKEN": "canary-5f2b"}
-
-
-def test_a_request_s_store_and_sources_decide_its_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ["AWS_ACCESS_KEY_ID", "NAMES_PASSWORD", "PGPASSWORD", "STORE_KEY", "HF_TOKEN"]:
-        monkeypatch.setenv(name, "canary-5f2b")
-    pointers = "postgresql://trainwright:env:NAMES_PASSWORD@db.internal/names"
-    there = StoreAddress(uri="s3://models/a", options={"key": "env:STORE_KEY"}, pointers=pointers)
-    environ = run_child(CHILD, Ask(do="environ", store=there)).environ
-    passed = {name for name, value in environ.items() if value == "canary-5f2b"}
-    assert passed == {"AWS_ACCESS_KEY_ID", "NAMES_PASSWORD", "PGPASSWORD", "STORE_KEY"}
 
 
 REQUESTS = [kind for kind in Message.__subclasses__() if kind.__module__ in (children.__name__, raw_data.__name__)]

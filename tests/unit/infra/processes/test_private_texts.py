@@ -93,14 +93,12 @@ def test_the_store_says_where_a_rank_s_log_is(rank: Path, tmp_path: Path, monkey
         assert kept_log(store, "trainings/k-0", 0, 0, 0) == log_tail(RankFiles(tmp_path, 0).log)
     logs.end([files])
     told = kept_log(store, "trainings/k-0", 0, 0, 0)
-    assert told is not None
     assert told.startswith(f"What it printed is in {rank} on ")
 
 
 def test_a_lost_rank_is_reported_without_its_output(rank: Path, tmp_path: Path) -> None:
     RankFiles(tmp_path, 0).write_process(999999999)
     error = RankWatch([RankFiles(tmp_path, 0)]).look()
-    assert error is not None
     assert error.message.startswith(f"Rank 0 ended without an answer. What it printed is in {rank} on ")
     assert SECRET not in str(error.to_json())
 
@@ -141,7 +139,6 @@ def test_what_a_rank_prints_does_not_mix_with_its_stacks(
         [sys.executable, str(tmp_path / "rank.py")], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
     ) as process:
         try:
-            assert process.stdout is not None
             process.stdout.readline()
             RankFiles(tmp_path, 0).write_process(process.pid)
             found = ranks.take_stacks([RankFiles(tmp_path, 0)])[0]

@@ -27,7 +27,6 @@ LOOK = (
 
 def test_it_is_written_and_read() -> None:
     mine = this_process()
-    assert mine is not None
     assert (mine.pid, ProcessId.parse(str(mine))) == (os.getpid(), mine)
     for text in (
         "",
@@ -128,8 +127,6 @@ def test_a_container_sees_nothing_of_its_host(options: list[str]) -> None:
     assert ended == "False"
     if options:
         place = ProcessId.parse(seen)
-        assert place is not None
-        assert mine is not None
         assert place.place != mine.place
     else:
         assert seen == "None", "its numbers in /proc are another process's"

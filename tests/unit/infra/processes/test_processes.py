@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from infra.processes.processes import (
     module_command,
     new_mark,
 )
+from tests.support.pool import until
 from tests.support.processes import foreground
 
 SLEEP = "import time; time.sleep(600)"
@@ -35,13 +35,6 @@ ESCAPES = {
     "deaf": f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}",
     "no environment": f"import os, sys\nif os.fork(): {SLEEP}\nos.execve(sys.executable, ['p', '-c', '{SLEEP}'], {{}})",
 }
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -58,19 +51,19 @@ def test_every_descendant_is_found_and_ended(escape: str, mark: str) -> None:
     )
     top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
     wanted = 3 if escape == "no environment" else 2
-    until(lambda: len(find_marked(mark)) == wanted, f"{wanted} descendants of {escape}, found {find_marked(mark)}")
+    until(lambda: len(find_marked(mark)) == wanted, 30)
     pids = find_marked(mark)
     # At least: one that had just forked may have been seen before its parent ended.
     assert kill_marked(mark) >= wanted
     top.wait()
     assert find_marked(mark) == []
-    until(lambda: not any(map(is_alive, pids)), "the end of all")
+    until(lambda: not any(map(is_alive, pids)), 30)
 
 
 def test_a_process_that_keeps_forking_is_ended(mark: str) -> None:
     script = f"import subprocess, sys\nwhile True: subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])"
     top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
-    until(lambda: len(find_marked(mark)) > 5, "the fork loop is under way")
+    until(lambda: len(find_marked(mark)) > 5, 30)
     assert kill_marked(mark) > 5
     top.wait()
     assert find_marked(mark) == []
@@ -82,7 +75,7 @@ def test_marks_nest_and_do_not_match_in_part(monkeypatch: pytest.MonkeyPatch) ->
     process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(inner))
     try:
         # The kernel shows a program's environment a moment after it has begun to run it.
-        until(lambda: find_marked(inner) == [process.pid], "the process shows its environment")
+        until(lambda: find_marked(inner) == [process.pid], 30)
         assert find_marked(outer) == find_marked(inner) == [process.pid]
         assert find_marked(inner[:-1]) == find_marked(new_mark()) == []
     finally:
@@ -97,7 +90,7 @@ def test_neither_itself_nor_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, mar
     )
     assert done.stdout.split() == ["[]", "0"]
     zombie = subprocess.Popen([sys.executable, "-c", ""], env=marked_env(mark))
-    until(lambda: not is_alive(zombie.pid), "the process has ended, not yet waited for")
+    until(lambda: not is_alive(zombie.pid), 30)
     assert find_marked(mark) == []
     zombie.wait()
     assert not is_alive(zombie.pid)

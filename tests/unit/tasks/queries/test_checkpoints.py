@@ -20,8 +20,9 @@ from tasks.run.executions import attach
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import continuation, training_key, training_of
+from tests.support.damage import overwrite
+from tests.support.scripted_nodes import seal
 from tests.support.tiny import SPEC, write_project
-from tests.unit.infra.gang.test_ledger import seal, spoil
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -91,14 +92,11 @@ def test_where_it_would_go_on(run: Run) -> None:
     assert continuation(run.store, training, None) == "starts from step 0: it has no committed checkpoint"
 
 
-def test_it_says_where_a_training_goes_on_and_refuses_a_step_that_is_not_committed(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_says_where_a_training_goes_on_and_refuses_a_step_that_is_not_committed(run: Run) -> None:
     training = launched(run, 0, 0, run.run_id)
-    monkeypatch.setattr("tests.unit.infra.gang.test_ledger.TRAINING", training)
     ledger = Ledger(run.store, training, 0)
     for step in (5, 10, 15):
-        ledger.commit(seal(run.store, step))
+        ledger.commit(seal(run.store, step, training=training))
 
     def planned(from_step: int | None) -> str:
         asked = reopen_run(run.run_id, run.store.uri, from_step)
@@ -112,7 +110,7 @@ def test_it_says_where_a_training_goes_on_and_refuses_a_step_that_is_not_committ
     assert planned(15) == f"{begun} 15, as requested"
     with pytest.raises(UsageError, match="no committed checkpoint of step 7; committed steps: 5, 10, 15"):
         planned(7)
-    spoil(run.store, ledger.checkpoints[-1])
+    overwrite(Path(run.store.uri) / ledger.checkpoints[-1].ref.uri / "state.json", b"other")
     ledger.resume_from()
     assert planned(None).startswith(f"{begun} 10 (step 15 is quarantined: {training}/checkpoints/15-g0/state.json does")
 
