@@ -288,8 +288,7 @@ IN_FRESH_PROCESS = {"an export"}
     "case", [pytest.param(case, marks=[pytest.mark.slow] if case in IN_FRESH_PROCESS else []) for case in RIGHT]
 )
 def test_what_will_run_passes(project: Path, case: str) -> None:
-    found = shaken(project, **RIGHT[case])
-    assert found.remarks == []
+    assert shaken(project, **RIGHT[case]).remarks == []
     assert not (project / "x").exists()
 
 
@@ -356,9 +355,10 @@ def test_lazy_layers_get_their_shapes_before_the_first_weights(project: Path, wi
         assert shaken(project, "Lazy", train={"init_from": begin}, first_weights=str(project / "weights")) == Shaken()
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_would_fail_later_fails_now(project: Path, case: str) -> None:
-    given, kind, sentence = WRONG[case]
+@pytest.mark.parametrize(("given", "kind", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_would_fail_later_fails_now(
+    project: Path, given: dict[str, Any], kind: type[TrainwrightError], sentence: str
+) -> None:
     with pytest.raises(kind, match=sentence):
         shaken(project, **given)
 

@@ -87,9 +87,8 @@ def spec(**settings: Any) -> TrainSpec:
     return TrainSpec.model_validate({"lightning": {}, "global_batch_size": 48, **settings})
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_fit_is_refused(case: str) -> None:
-    settings, name, sizes, sentence = REFUSED[case]
+@pytest.mark.parametrize(("settings", "name", "sizes", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_fit_is_refused(settings: dict[str, Any], name: str, sizes: dict[str, int], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_memory(spec(**settings), machine(name), ModuleSizes(**sizes))
     assert str(refused.value) == sentence

@@ -210,7 +210,6 @@ def test_a_checkpoint_on_hold(place: Place) -> None:
         place.promoted(n)
     rollback(place.store, "tiny", "champion", None, ANN, "")
     outlook = promote.ahead
-    assert outlook is not None
     assert outlook(place.run("x"), *given(place, 2)) == ("run", f"it will not be promoted: on hold, because {HELD}")
     assert outlook(place.run("x"), *given(place, 3)) == ("run", "the gates are computed each time")
     with pytest.raises(OnHold) as raised:

@@ -121,9 +121,8 @@ UNPROBED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", UNPROBED)
-def test_what_cannot_be_measured_says_why(case: str, project: Path) -> None:
-    name, settings, why = UNPROBED[case]
+@pytest.mark.parametrize(("name", "settings", "why"), UNPROBED.values(), ids=UNPROBED)
+def test_what_cannot_be_measured_says_why(name: str, settings: dict[str, Any], why: str, project: Path) -> None:
     steps, said = probe(asked(project, name, **settings), 0)
     assert steps == []
     assert said.startswith(why)

@@ -20,14 +20,11 @@ from training.loader.loaders import LoaderView, loader_of, with_view
 from training.loader.rows import AllRows, StreamedRows
 from training.order import epoch_order, make_plan
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROWS, BATCH = 50, 8
 BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)
 PER_EPOCH = ROWS // BATCH * BATCH
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
 
 
 def made(folder: Path, room: MemoryBudget, **more: Any) -> TrainLoader:

@@ -53,14 +53,17 @@ def batches(sizes: tuple[int, ...] = (4, 4, 2), seed: int = 0) -> list[tuple[tor
     return [(torch.randn(n, 3, generator=draw), torch.randint(0, 3, (n,), generator=draw)) for n in sizes]
 
 
-class Loader:
-    """An iterable with a length, as our loader is; Lightning takes a list for several loaders."""
+class Batches:
+    """A loader of these batches."""
+
+    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.batches = batches
 
     def __len__(self) -> int:
-        return len(batches())
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(batches())
+        return iter(self.batches)
 
 
 def scored(
@@ -68,7 +71,7 @@ def scored(
 ) -> dict:
     specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
     scorer = Scorer(train, HERE, Progress(lambda report: None))
-    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), scorer)
+    return score(module or Module(), source or Batches(*batches()), specs, metric_classes(specs, HERE, HERE), scorer)
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,6 +116,8 @@ class Dictionary(Module):
 
 
 class NoTest(L.LightningModule):
+    """Its input is its prediction."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
@@ -191,9 +196,8 @@ LOGGED: dict[str, tuple[Any, float]] = {
 }
 
 
-@pytest.mark.parametrize("how", LOGGED)
-def test_what_is_logged_in_another_way_has_lightnings_own_value(how: str) -> None:
-    log, expected = LOGGED[how]
+@pytest.mark.parametrize(("log", "expected"), LOGGED.values(), ids=LOGGED)
+def test_what_is_logged_in_another_way_has_lightnings_own_value(log: Any, expected: float) -> None:
 
     class Logs(Module):
         def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
@@ -272,26 +276,6 @@ def test_metrics_come_from_their_own_project_and_leave_its_names_free(
             sys.modules.pop(name, None)
 
 
-class Identity(L.LightningModule):
-    """Its input is its prediction."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
-class Batches:
-    """A loader of these batches."""
-
-    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(self.batches)
-
-
 SCORES = torch.tensor([0.9, 0.2, 0.8, 0.4, 0.7])
 LABELS = torch.tensor([1, 0, 1, 1, 0])
 SEVERAL = torch.stack([SCORES, 1 - SCORES, SCORES.flip(0)], 1), torch.stack([LABELS, 1 - LABELS, LABELS.flip(0)], 1)
@@ -303,28 +287,27 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("prediction", "target"), FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", ["BinaryAccuracy", "BinaryAUROC", "BinaryF1Score"])
-def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, form: str) -> None:
+def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, prediction: Any, target: Any) -> None:
     metric = {"m": {"class_path": f"{PREFIX}{name}", "target": "y"}}
-    prediction, target = FORMS[form]
     loader = Batches((prediction[:4], target[:4]), (prediction[4:], target[4:]))
-    plain = scored(metric, Identity(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
-    assert scored(metric, Identity(), source=loader)["m"].value == plain.value
+    plain = scored(metric, NoTest(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
+    assert scored(metric, NoTest(), source=loader)["m"].value == plain.value
 
 
 def test_several_labels_that_are_floats_are_scored_by_each_metric() -> None:
     prediction, target = SEVERAL
     names = ("MultilabelF1Score", "MultilabelAUROC", "MultilabelAveragePrecision", "MultilabelAccuracy")
     metrics = {n: {"class_path": f"{PREFIX}{n}", "init_args": {"num_labels": 3}, "target": "y"} for n in names}
-    found = scored(metrics, Identity(), source=Batches((prediction, target.float())))
-    plain = scored(metrics, Identity(), source=Batches((prediction, target)))
+    found = scored(metrics, NoTest(), source=Batches((prediction, target.float())))
+    plain = scored(metrics, NoTest(), source=Batches((prediction, target)))
     assert {n: one.value for n, one in found.items()} == {n: one.value for n, one in plain.items()}
 
 
 def test_what_is_no_label_stays_a_float() -> None:
     metrics = {"m": {"class_path": "torchmetrics.MeanSquaredError", "target": "y", "mode": "min"}}
-    found = scored(metrics, Identity(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
+    found = scored(metrics, NoTest(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
     assert found.value.value == pytest.approx(float(((SCORES - LABELS) ** 2).mean()))
 
 

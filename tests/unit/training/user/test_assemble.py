@@ -291,7 +291,6 @@ def test_a_module_that_raises_when_it_is_made_is_the_users(project: Path) -> Non
 
 def test_a_transform_is_bound_to_its_arguments(project: Path) -> None:
     bound = batch_transform({"transform": {"call": "mine.scale", "args": {"by": 3}}}, project)
-    assert bound is not None
     assert bound(2) == 6
     assert batch_transform({"transform": None}, project) is None
 
@@ -300,7 +299,6 @@ def test_a_transform_is_bound_to_its_arguments(project: Path) -> None:
 def test_a_transform_may_take_each_sample(keys: tuple[str, ...] | None, project: Path) -> None:
     call = "mine.scale_sample" if keys else "mine.scale_pair"
     bound = batch_transform({"transform": {"call": call, "args": {"by": 3}, "per": "sample"}}, project)
-    assert bound is not None
     columns = (torch.tensor([[1.0, 2.0], [3.0, 4.0]]), ["a", "b"])
     made = bound(dict(zip(keys, columns, strict=True)) if keys else columns)
     x, y = (made["x"], made["y"]) if keys else made
@@ -329,7 +327,6 @@ def test_a_plain_trainer_takes_what_a_module_may_ask_it_for(project: Path) -> No
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
     assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", 9)
     # Nothing is written, and a module that writes through its logger goes on.
-    assert trainer.logger is not None
     assert [trainer.log_dir, trainer.logger.log_dir, trainer.logger.save_dir] == 3 * [trainer.default_root_dir]
     trainer.logger.experiment.add_image("x", None)  # type: ignore[attr-defined]
     assert (trainer.checkpoint_callback, trainer.progress_bar_callback) == (None, None)
@@ -339,7 +336,6 @@ def test_a_training_without_a_logger_says_so_once(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer = build_all(train(), project, "", {"devices": 1, "logger": History(str(tmp_path))}, [])[2]
-    assert trainer.logger is not None
     for _ in range(2):
         trainer.logger.experiment.add_figure("x", None)  # type: ignore[attr-defined]
     [said] = [record.getMessage() for record in caplog.records if "experiment" in record.getMessage()]
