@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import ScoredSet, ShakedownRequest, Shaken
 from infra.records.handoffs import beginning
 from tests.support.gang import make_dataset
+from tests.support.tiny import own_modules
 from training.shakedown import main
 
 MODULES = '''
@@ -203,10 +203,9 @@ BY_LOSS = {"select": {"metric": "val_loss", "mode": "min"}}
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "project").mkdir()
     (tmp_path / "project/shaken.py").write_text(MODULES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path / "project")
-    yield tmp_path / "project"
-    sys.modules.pop("shaken", None)
+    with own_modules():
+        yield tmp_path / "project"
 
 
 def shaken(

@@ -18,9 +18,10 @@ from infra.budgets import Executed, apply_rules
 from infra.store import Store, layout
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
-from tasks.run.meter import Meter, metered, usage_of, used_by_gang
+from tasks.run.meter import metered, usage_of, used_by_gang
 from tasks.run.run import Run
 from tests.support.runs import make_run
+from tests.unit.tasks.run.test_meter import killed as killed_after
 
 # A node for a dollar a second.
 DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)
@@ -166,11 +167,7 @@ def killed(store: Store, run_id: str, seconds: float) -> None:
     """A run whose process was killed: it reserved, and its last record is missing."""
     run = run_in(store, run_id)
     run.live.budget = budgets.Spending(run)
-    meter = Meter(run)
-    run.live.meter = meter
-    with meter.running():
-        training(run, seconds)
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    killed_after(run, lambda: training(run, seconds))
     run.live.budget._closed.set()
 
 

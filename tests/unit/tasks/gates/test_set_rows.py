@@ -23,6 +23,7 @@ from tasks.gates.set_rows import SetRows, read_test_rows
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
+from tests.support.nights import shard_here
 from tests.support.runs import make_run
 from tests.support.sealed_rows import sealed
 from tests.support.tiny import SPEC, write_project
@@ -184,8 +185,11 @@ def test_a_sketch_made_in_pieces_is_the_same() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path) -> None:
+def test_a_run_reads_its_dataset_without_torch(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process of its own, as `plan` does."""
+    shard_here(monkeypatch)
     spec = write_project(tmp_path / "tiny", {"store": "../store"})
     made = shard.find_or_make(open_run(read_spec(spec), recorded=False), None).handoff
     code = (

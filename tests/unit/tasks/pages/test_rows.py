@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -120,17 +120,22 @@ def test_truths_and_predictions_of_a_metric(store: Store, tmp_path: Path) -> Non
     assert read_pairs(store, evaluation(ref, "max", rows=2_000_001, loss="pairs-0.parquet"), "loss") is None
 
 
-def test_what_a_prediction_is_follows_from_its_values() -> None:
-    truth = np.array([0, 1, 1])
-    likely = pairs_of(truth, np.array([[0.2], [0.9], [0.4]]))
-    assert (likely.prediction.tolist(), likely.sure.tolist()) == ([0, 1, 0], pytest.approx([0.8, 0.9, 0.6]))
-    logits = pairs_of(truth, np.array([[5.0, -5.0], [0.0, 0.0], [-2.0, 2.0]]))
-    assert logits.sure.tolist() == pytest.approx([1.0, 0.5, 0.982], abs=1e-3)
-    logit = pairs_of(truth, np.array([[-3.0], [2.0], [-1.0]], np.float32))
-    assert (logit.classes, logit.prediction.tolist()) == (True, [0, 1, 0])
-    assert logit.sure.tolist() == pytest.approx([0.9526, 0.8808, 0.7311], abs=1e-4)
-    number = pairs_of(np.array([1.5, 2.5]), np.array([[1.0], [3.0]]))
-    assert (number.classes, number.sure) == (False, None)
+@pytest.mark.parametrize(
+    ("truth", "values", "prediction", "sure"),
+    [
+        ([0, 1, 1], [[0.2], [0.9], [0.4]], [0, 1, 0], [0.8, 0.9, 0.6]),
+        ([0, 1, 1], [[5.0, -5.0], [0.0, 0.0], [-2.0, 2.0]], [0, 0, 1], [1.0, 0.5, 0.982]),
+        ([0, 1, 1], [[-3.0], [2.0], [-1.0]], [0, 1, 0], [0.9526, 0.8808, 0.7311]),
+        ([1.5, 2.5], [[1.0], [3.0]], [1.0, 3.0], None),
+    ],
+    ids=["probabilities", "logits", "a logit", "numbers"],
+)
+def test_what_a_prediction_is_follows_from_its_values(
+    truth: list[Any], values: list[Any], prediction: list[Any], sure: list[float] | None
+) -> None:
+    found = pairs_of(np.array(truth), np.array(values, np.float32))
+    assert (found.prediction.tolist(), found.classes) == (prediction, sure is not None)
+    assert (None if found.sure is None else found.sure.tolist()) == (sure and pytest.approx(sure, abs=1e-3))
     assert pairs_of(np.zeros(0), np.zeros((0, 1))) is None
 
 

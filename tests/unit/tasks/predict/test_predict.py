@@ -36,7 +36,7 @@ from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.runs import carry_out
-from tests.support.tiny import answer, trainwright, work_on_a_copy
+from tests.support.tiny import answer, own_modules, trainwright, work_on_a_copy
 from training.predict import batches, output, worker
 from training.predict.worker import PART_ROWS
 
@@ -64,9 +64,8 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         return worker.main(request, lambda report: None)
 
     monkeypatch.setattr(predicting, "run_child", here)
-    yield copy
-    for name in ("net", "features"):
-        sys.modules.pop(name, None)
+    with own_modules():
+        yield copy
 
 
 def store_of(project: Path) -> Store:

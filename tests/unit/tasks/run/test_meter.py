@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,18 +105,26 @@ def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store:
     assert [(each.generation, each.node_seconds) for each in paid] == [(0, pytest.approx(2))], "one payer"
 
 
-def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> None:
-    run = run_in(store)
+def killed(run: Run, work: Callable[[], object]) -> None:
+    """What a process leaves that is killed after its work: what lies in the store before its last record."""
     meter = Meter(run)
     run.live.meter = meter
     with meter.running():
+        work()
+        meter._create = lambda what, record: None  # type: ignore[method-assign]
+
+
+def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> None:
+    run = run_in(store)
+
+    def work() -> None:
         begin_stage(run, "validate")
         used_by_stage(run, "validate", time.time(), "ran")
         begin_stage(run, "train")
         follow(run, "train", "trainings/k-0", local=False)
         used_by_gang(run, "train", gang(0, time.time()))
-        # What a killed process leaves is what lies in the store before its last record.
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+
+    killed(run, work)
     usage = usage_of(store, "r1")
     [one] = usage.executions
     assert usage.so_far
@@ -127,14 +136,9 @@ def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> N
 
 
 def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> None:
-    killed = run_in(store)
-    meter = Meter(killed)
-    killed.live.meter = meter
-    with meter.running():
-        used_by_gang(killed, "train", gang(0, time.time()))
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    first, again, third = (run_in(store) for _ in range(3))
+    killed(first, lambda: used_by_gang(first, "train", gang(0, time.time())))
     assert usage_of(store, "r1").so_far
-    again, third = run_in(store), run_in(store)
     metered(lambda run: "done")(again)  # type: ignore[arg-type, return-value]
     [lost] = again.live.spent
     assert (lost.node_seconds, lost.usd) == (pytest.approx(2), pytest.approx(0.02))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
+from data_contracts.errors import CorruptError, SpecError, UsageError
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import CUT
 from infra.store import Store
@@ -19,7 +19,7 @@ from tests.support.damage import overwrite
 from tests.support.raced import Memory
 from tests.support.runs import make_run
 from tests.support.shard_rows import rows_in
-from tests.support.tiny import trainwright, write_project
+from tests.support.tiny import write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
@@ -168,12 +168,3 @@ def test_a_class_that_is_not_there_is_refused_with_its_line(project: Project) ->
         read_spec(project.spec(tokenizer="words.Word")).check(None)
     with pytest.raises(SpecError, match=f"--set: {field}"):
         read_spec(project.spec(), ["data.source.pieces.tokenizer=words.Word"]).check(None)
-
-
-def test_a_tokenizer_that_raises_ends_the_command_in_one_sentence(project: Project) -> None:
-    (project.folder / "words.py").write_text(CODE.replace("return [", "raise KeyError('no words')\n        return ["))
-    done = trainwright("validate", project.spec())
-    assert done.returncode == UserCodeError.exit_code, done.stderr
-    assert "data.source.0.pieces.tokenizer (words.Words) raised KeyError: 'no words'" in done.stderr
-    assert "words.py" in done.stderr
-    assert not list((project.folder / ".trainwright").glob("contracts/*/manifest.json"))

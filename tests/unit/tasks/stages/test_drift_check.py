@@ -21,14 +21,9 @@ from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.runs import make_run
-from tests.support.tiny import SPEC, write_project
+from tests.support.tiny import SPEC
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    return write_project(tmp_path / "tiny")
 
 
 def run_of(spec: Path, *overrides: str) -> Run:

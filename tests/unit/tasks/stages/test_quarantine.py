@@ -28,9 +28,8 @@ ON = "contract.quarantine.max_share=0.05"
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(spec: Path) -> Path:
     """600 rows, of which rows 7 and 599 break a bound and row 8 lacks a value."""
-    spec = write_project(tmp_path / "tiny")
     path = spec.with_name("rows.csv")
     rows = list(csv.reader(path.read_text().splitlines()))
     rows[8][1], rows[600][1], rows[9][2] = "7.5", "-3", ""
@@ -86,7 +85,7 @@ def test_a_killed_check_or_sharding_is_continued_with_the_same_rows(spec: Path) 
 
 
 def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
+    spec = write_project(tmp_path / "plain")
     with_it, without = opened(spec, ON), opened(spec)
     report, dataset = made(with_it)
     assert report.quarantine is None

@@ -22,22 +22,10 @@ from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
 from tasks.stages.trainings import trained_with
 from tests.support.reseal import reseal
-from tests.support.runs import carry_out
-from tests.support.tiny import MODEL, write_project
+from tests.support.tiny import MODEL
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 EVIL = {"project/net.py": MODEL.replace("hidden: int = 16", "hidden: int = 17").encode()}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A spec, and a store with one promoted run of it."""
-    folder = tmp_path_factory.mktemp("made")
-    spec = write_project(folder / "tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
-        carry_out(open_run(read_spec(spec), store_uri=str(folder / "store")))
-    return spec, folder / "store"
 
 
 class Held:
@@ -55,8 +43,8 @@ class Held:
 
 
 @pytest.fixture
-def held(made: tuple[Path, Path], tmp_path: Path) -> Held:
-    return Held(made[0], Path(shutil.copytree(made[1], tmp_path / "store")))
+def held(promoted: tuple[Path, Path], tmp_path: Path) -> Held:
+    return Held(promoted[0], Path(shutil.copytree(promoted[1], tmp_path / "store")))
 
 
 def test_code_is_not_run_and_a_new_run_packs_its_own(held: Held) -> None:

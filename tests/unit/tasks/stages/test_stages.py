@@ -27,14 +27,8 @@ from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.damage import overwrite
 from tests.support.runs import carry_out
-from tests.support.tiny import write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_project(tmp_path_factory.mktemp("project") / "tiny")
 
 
 def opened(spec: Path, store: Path, *overrides: str, fresh: bool = False) -> Run:
@@ -42,13 +36,14 @@ def opened(spec: Path, store: Path, *overrides: str, fresh: bool = False) -> Run
 
 
 @pytest.fixture(scope="module")
-def store(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with one promoted run."""
-    store = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
-        assert carry_out(opened(spec, store)).decision == "promoted"
-    return store
+def spec(promoted: tuple[Path, Path]) -> Path:
+    return promoted[0]
+
+
+@pytest.fixture(scope="module")
+def store(promoted: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one promoted run, which the tests of this file share."""
+    return Path(shutil.copytree(promoted[1], tmp_path_factory.mktemp("store") / "store"))
 
 
 def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(

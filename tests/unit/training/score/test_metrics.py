@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from data_contracts.pipeline_spec import MetricSpec
 from training.score.metrics import metric_classes
 from training.score.scoring import Scorer, score
 from training.score.team import Progress
-from training.user.imports import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}
 HERE = Path(__file__).parent
@@ -242,38 +240,6 @@ def test_a_data_modules_own_hooks_see_its_batches() -> None:
     assert [one.value.value for one in found.values()] == [1.0, 1.0]
     assert data.stages == ["test", "test"]
     assert "setup" not in vars(data)
-
-
-METRICS = """
-import torchmetrics
-class Constant(torchmetrics.MeanMetric):
-    def compute(self):
-        return super().compute() * 0 + helper.VALUE
-import helper
-"""
-
-
-def test_metrics_come_from_their_own_project_and_leave_its_names_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    folders = [tmp_path / "today", tmp_path / "champion"]
-    for number, folder in enumerate(folders):
-        folder.mkdir()
-        (folder / "judging.py").write_text(METRICS.replace("helper", "judging_helper"))
-        (folder / "judging_helper.py").write_text(f"VALUE = {number}")
-    specs = {"c": MetricSpec(class_path="judging.Constant", target="y", mode="max")}
-    try:
-        made = metric_classes(specs, *folders)["c"]()
-        made.update(torch.ones(1))
-        assert float(made.compute()) == 0
-        assert not [name for name in sys.modules if name.startswith("judging")]
-        assert str(folders[0]) not in sys.path
-        add_project(folders[1])
-        assert __import__("judging_helper").VALUE == 1
-    finally:
-        for name in ("judging", "judging_helper"):
-            sys.modules.pop(name, None)
 
 
 SCORES = torch.tensor([0.9, 0.2, 0.8, 0.4, 0.7])
