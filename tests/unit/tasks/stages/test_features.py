@@ -19,7 +19,7 @@ from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
 TRANSFORM = """
 import pyarrow as pa
 import pyarrow.compute as pc
