@@ -13,14 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.handoffs import Dataset
-from infra.records.handoffs import local_dataset
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
-from tests.support.shard_rows import shard_reader
+from tests.support.shard_rows import rows_in
 from tests.support.tiny import write_project
-from training.formats.schema import columns_of, read_schema
 from training.shard import worker
 
 ROWS = 40
@@ -66,24 +64,18 @@ class Nights:
 
     def sentence(self, dataset: Dataset) -> str:
         """What the stage's line says."""
-        assert self.run is not None
         found = stage.find_datasets(self.run, stage.dataset_key(self.run), None)
-        assert found is not None
         assert found.handoff == dataset
         return found.sentence
 
     def rows(self, dataset: Dataset) -> tuple[dict[str, str], dict[int, tuple[str, dict[str, Any]]]]:
         """Columns with their types, and each row with its split by its id."""
-        assert self.run is not None
-        root = local_dataset(self.run.store, dataset)
-        schema = read_schema(root)
-        for _ in Path(dataset.ref.uri).parts:
-            root = root.parent
-        read, found = shard_reader(dataset.format), {}
-        for split, shards in dataset.splits.items():
-            for row in chain(*(read(root / one.uri / one.path, schema).to_pylist() for one in shards)):
-                found[row["id"]] = (split, dict(sorted(row.items())))
-        return dict(sorted(columns_of(schema).items())), found
+        found = {
+            row["id"]: (split, dict(sorted(row.items())))
+            for split in dataset.splits
+            for row in rows_in(self.run.store, dataset, split)
+        }
+        return dict(sorted(dataset.columns.items())), found
 
 
 def uris(dataset: Dataset) -> set[str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from data_contracts.handoffs import Ref
+from data_contracts.handoffs import Receipt, Ref
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import Price, Resolved
 from infra.store import Store
 from tasks.run.run import Run
+from tasks.stages.evaluate import evaluate
+from tasks.stages.promote import promote
+from tasks.stages.shard import shard
+from tasks.stages.train import train
+from tasks.stages.validate import validate
+from tasks.stages.verify import verify
 from tests.support.raced import Memory
 
 MINIMAL: dict[str, Any] = {
@@ -62,3 +68,10 @@ def make_run(
     }
     inputs = Resolved(run_id=run_id, spec=content, store=store.uri, **{**known, **resolved})
     return Run(inputs, store, recorded=recorded)
+
+
+def carry_out(run: Run) -> Receipt:
+    """Carry out the stages of a run as plain functions, without Prefect; what they start are processes, as in a run."""
+    dataset = shard(run, validate(run))
+    checkpoint = verify(run, train(run, dataset))
+    return promote(run, checkpoint, dataset, evaluate(run, checkpoint, dataset))

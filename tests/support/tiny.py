@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.processes.processes import CODE_ROOT
 from tests.support.speed import children
 from tests.support.speed.prefect_database import put_new_database
 
@@ -194,16 +195,15 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-# The end of the names of modules that a test writes and imports as a project's own.
-ENDING = "_of_a_test"
-
-
 @contextlib.contextmanager
 def own_modules() -> Iterator[None]:
-    """Afterwards `sys.path` is as it was, and modules with `ENDING` that were imported meanwhile are forgotten."""
+    """Afterwards `sys.path` is as it was, and what was imported meanwhile from a test's own folders is forgotten."""
     path, known = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - known:
-        if name.endswith(ENDING):
-            del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        installed = (str(CODE_ROOT), sys.prefix, sys.base_prefix)
+        for name in set(sys.modules) - known:
+            if not (getattr(sys.modules[name], "__file__", None) or sys.prefix).startswith(installed):
+                del sys.modules[name]

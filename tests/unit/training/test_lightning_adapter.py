@@ -172,10 +172,13 @@ ASKS: dict[str, Callable[[L.Trainer], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ask", ASKS)
+# Each hook that may ask first, and in one of them each way to ask.
+HOOKS = ["setup", "configure_model", "on_load_checkpoint", "on_fit_start", "on_train_start"]
+
+
 @pytest.mark.parametrize(
-    "hook",
-    ["setup", "configure_model", "on_load_checkpoint", "configure_optimizers", "on_fit_start", "on_train_start"],
+    ("hook", "ask"),
+    [*((hook, "setup_data") for hook in HOOKS), *(("configure_optimizers", ask) for ask in ASKS)],
 )
 def test_a_loader_resumes_at_its_position_whatever_sets_it_up_first(hook: str, ask: str, tmp_path: Path) -> None:
     from training.lightning_adapter import EpochLoop, install_epoch_loop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import ScoredSet, ShakedownRequest, Shaken
 from infra.records.handoffs import beginning
 from tests.support.gang import make_dataset
+from tests.support.tiny import own_modules
 from training.shakedown import main
 
 MODULES = '''
@@ -203,10 +203,9 @@ BY_LOSS = {"select": {"metric": "val_loss", "mode": "min"}}
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "project").mkdir()
     (tmp_path / "project/shaken.py").write_text(MODULES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path / "project")
-    yield tmp_path / "project"
-    sys.modules.pop("shaken", None)
+    with own_modules():
+        yield tmp_path / "project"
 
 
 def shaken(
@@ -288,8 +287,7 @@ IN_FRESH_PROCESS = {"an export"}
     "case", [pytest.param(case, marks=[pytest.mark.slow] if case in IN_FRESH_PROCESS else []) for case in RIGHT]
 )
 def test_what_will_run_passes(project: Path, case: str) -> None:
-    found = shaken(project, **RIGHT[case])
-    assert found.remarks == []
+    assert shaken(project, **RIGHT[case]).remarks == []
     assert not (project / "x").exists()
 
 
@@ -356,9 +354,10 @@ def test_lazy_layers_get_their_shapes_before_the_first_weights(project: Path, wi
         assert shaken(project, "Lazy", train={"init_from": begin}, first_weights=str(project / "weights")) == Shaken()
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_would_fail_later_fails_now(project: Path, case: str) -> None:
-    given, kind, sentence = WRONG[case]
+@pytest.mark.parametrize(("given", "kind", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_would_fail_later_fails_now(
+    project: Path, given: dict[str, Any], kind: type[TrainwrightError], sentence: str
+) -> None:
     with pytest.raises(kind, match=sentence):
         shaken(project, **given)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +15,18 @@ from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, BudgetWarning
 from infra.budgets import Executed, apply_rules
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
-from tasks.run.meter import Meter, metered, usage_of, used_by_gang
+from tasks.run.meter import metered, usage_of, used_by_gang
 from tasks.run.run import Run
 from tests.support.runs import make_run
+from tests.unit.tasks.run.test_meter import killed as killed_after
 
 # A node for a dollar a second.
 DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)
 FREE = Price(machine="cpu", per_hour=0.0, price_date="2026-01-01")
 NOW = month_of(time.time())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def limited(store: Store, limit: dict[str, Any], **more: Any) -> BudgetPeriod:
@@ -125,15 +121,9 @@ def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> Non
 @pytest.mark.parametrize(("at_limit", "begins"), [("stop", False), ("refuse", False), ("warn", True)])
 def test_what_happens_at_the_limit(at_limit: str, begins: bool, store: Store) -> None:
     limited(store, {"amount": 50.0, "currency": "USD"}, at_limit=at_limit)
-    if at_limit == "stop":
-        with pytest.raises(OverBudget):
-            carry_out(run_in(store, "r0"), lambda run: (training(run, 60), budgets.refuse_over(run)))
-    else:
+    with pytest.raises(OverBudget) if at_limit == "stop" else nullcontext():
         carry_out(run_in(store, "r0"), lambda run: (training(run, 60), budgets.refuse_over(run)))
-    if begins:
-        carry_out(run_in(store), budgets.admit)
-        return
-    with pytest.raises(OverBudget):
+    with nullcontext() if begins else pytest.raises(OverBudget):
         carry_out(run_in(store), budgets.admit)
 
 
@@ -177,11 +167,7 @@ def killed(store: Store, run_id: str, seconds: float) -> None:
     """A run whose process was killed: it reserved, and its last record is missing."""
     run = run_in(store, run_id)
     run.live.budget = budgets.Spending(run)
-    meter = Meter(run)
-    run.live.meter = meter
-    with meter.running():
-        training(run, seconds)
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    killed_after(run, lambda: training(run, seconds))
     run.live.budget._closed.set()
 
 

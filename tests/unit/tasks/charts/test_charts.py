@@ -11,7 +11,6 @@ import pytest
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.records import Bar as ThenAndNow
 from data_contracts.records import GateResult
-from tasks.charts.picture import label, scale_of
 from tasks.charts.plots import (
     MOST_CLASSES,
     OTHER,
@@ -32,7 +31,6 @@ from tasks.charts.plots import (
     outcome,
     panels,
     residuals,
-    short,
     then_and_now,
 )
 from tests.support.pictures import HOSTILE, texts_of
@@ -152,30 +150,6 @@ def test_confusion_counts_every_row_and_puts_rare_classes_together() -> None:
     assert (len(names), names[-1], int(counts.sum())) == (MOST_CLASSES, OTHER, 3000)
     names, counts = confusion_counts(["a", "b", "b"], ["a", "a", "b"])
     assert (names, counts.tolist()) == (["a", "b"], [[1, 0], [1, 1]])
-
-
-@pytest.mark.parametrize(("count", "text"), [(9_999, "9999"), (12_345, "12.3k"), (4_560_000, "4.56M")])
-def test_a_count_is_short(count: int, text: str) -> None:
-    assert short(count) == text
-
-
-@pytest.mark.parametrize("values", [[0.0], [1e-12, 2e-12], [-5.0, 1e9], [1e299, -1e299], [], [math.nan], [0.1, 0.3]])
-def test_a_scale_holds_its_values_and_its_ticks(values: list[float]) -> None:
-    scale = scale_of(values, 10, 110)
-    for value in values:
-        if math.isfinite(value):
-            assert 10 <= scale.at(value) <= 110
-    ticks = scale.ticks()
-    assert 1 <= len(ticks) <= 12
-    assert all(10 <= scale.at(value) <= 110 and words for value, words in ticks)
-    assert len({words for _, words in ticks}) == len(ticks)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0"), (0.96612, "0.9661"), (12345.6, "12,346"), (1.5e7, "1.5e7"), (2e-7, "2e-7")]
-)
-def test_a_figure_is_short(value: float, text: str) -> None:
-    assert label(value) == text
 
 
 def test_a_sealed_gate_and_one_that_was_not_asked_show_no_figure() -> None:

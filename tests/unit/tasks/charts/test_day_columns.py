@@ -46,6 +46,5 @@ def test_the_labels_of_small_values_are_whole() -> None:
 
 def test_fourteen_days_of_anything_fit() -> None:
     picture = day_columns(days(*[{"promoted": 1e6, "failed": 1e-9}] * 14), COLOURS, "<title>", "hours")
-    shown = ET.fromstring(picture)
-    assert float(shown.get("width", 0)) <= 320
+    assert float(ET.fromstring(picture).get("width", 0)) <= 320
     assert "<title>&lt;title&gt;</title>" in picture

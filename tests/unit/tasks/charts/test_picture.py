@@ -30,11 +30,6 @@ def test_a_text_is_cut_to_its_room_and_an_empty_one_is_not_drawn() -> None:
     assert picture.parts == []
 
 
-@pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (-0.001, "0"), (2.348, "2.35"), (1000000.0, "1000000")])
-def test_a_coordinate_is_short(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 def test_a_coordinate_that_is_not_finite_is_refused() -> None:
     for value in (math.nan, math.inf):
         with pytest.raises(ValueError, match="not finite"):

@@ -98,12 +98,6 @@ def test_a_machine_is_not_charged_twice_for_nodes_of_its_own() -> None:
     assert by_cause(found, node=None) == {"conductor": 1 + 10 + 10, "work": 9, "retry": 30}
 
 
-def test_a_clock_that_was_set_back_charges_nothing_twice() -> None:
-    back = NodeUsage(number=0, started=BEGAN + 60, released=BEGAN + 40)
-    local = gang(0, back, node(1, 10, 11, 12, 20, 20), met=BEGAN + 11, local=True)
-    assert sum(one.node_seconds for one in charges(execution(gangs=[local]))) == pytest.approx(100)
-
-
 def test_an_unknown_price_is_not_zero() -> None:
     unknown = Price(machine="", per_hour=None, price_date="", pool="gpu")
     found = charges(execution(prices={"train": unknown, "here": HERE}, gangs=[gang(0, node(0, 0, 1, 2, 3, 4))]))

@@ -78,7 +78,6 @@ def of_a_past_run(run: Run) -> Past:
 
 def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any]) -> None:
     found = estimate(opened(golden), AHEAD)
-    assert found is not None
     assert (found.whole, found.amounts) == (None, None)
     assert found.recommendation.startswith("single fits on 1 × here with ")
     assert found.verdict.startswith("The cheapest that fits is 1 × aws-g5.xlarge (us-east-1) at 1.006 USD an hour; ")
@@ -89,7 +88,6 @@ def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any
 def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: list[Any]) -> None:
     run = opened(golden)
     found = estimate(run, ["promote"])
-    assert found is not None
     assert (found.needs, found.offers, asked) == ([], [], [])
     assert estimate(run, []) is None
 
@@ -102,7 +100,6 @@ def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], mon
     price = Price(machine="here", per_hour=36.0, price_date="2026-01-01")
     run = Run(run.resolved.model_copy(update={"prices": {"here": price}}), run.store, recorded=False)
     found = estimate(run, AHEAD)
-    assert found is not None
     times = {one.stage: None if one.time is None else round(one.time.expected) for one in found.stages}
     assert times == {"train": 60, "verify": 10, "promote": 1, "": 4}
     assert found.amounts == {"USD": (pytest.approx(0.75, abs=0.02),) * 3}

@@ -68,9 +68,10 @@ WHY: dict[str, tuple[Any, Any, dict[str, Any], bool, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WHY)
-def test_what_is_unknown_says_why(case: str, answer: dict[str, Any]) -> None:
-    gives, dataset, lightning, has_sizes, why = WHY[case]
+@pytest.mark.parametrize(("gives", "dataset", "lightning", "has_sizes", "why"), WHY.values(), ids=WHY)
+def test_what_is_unknown_says_why(
+    gives: Any, dataset: Any, lightning: dict[str, Any], has_sizes: bool, why: str, answer: dict[str, Any]
+) -> None:
     answer["gives"] = gives
     sizes, said = measure(run(**lightning), dataset, [2])
     assert ((sizes is not None), said.startswith(why)) == (has_sizes, True)

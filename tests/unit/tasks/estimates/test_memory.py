@@ -91,8 +91,9 @@ SENTENCES: dict[str, tuple[ModuleSizes, int, dict[str, bool], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SENTENCES)
-def test_one_sentence_recommends(case: str) -> None:
-    sizes, memory_bytes, settings, sentence = SENTENCES[case]
+@pytest.mark.parametrize(("sizes", "memory_bytes", "settings", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_one_sentence_recommends(
+    sizes: ModuleSizes, memory_bytes: int, settings: dict[str, bool], sentence: str
+) -> None:
     found = needs(train(), sizes, 1, 4)
     assert recommendation(found, memory_bytes, "m", **{"whole": True, **settings}) == sentence

@@ -163,9 +163,8 @@ SENTENCES: dict[str, tuple[list[Offer], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", SENTENCES)
-def test_one_sentence_names_the_cheapest(case: str) -> None:
-    found, sentence = SENTENCES[case]
+@pytest.mark.parametrize(("found", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_one_sentence_names_the_cheapest(found: list[Offer], sentence: str) -> None:
     assert verdict(found) == sentence
 
 

@@ -65,9 +65,8 @@ TIMES: dict[str, tuple[list[PastTraining], int | None, int, Span | None, str]] =
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TIMES)
-def test_training_time(case: str) -> None:
-    known, samples, ranks, span, why = TIMES[case]
+@pytest.mark.parametrize(("known", "samples", "ranks", "span", "why"), TIMES.values(), ids=TIMES)
+def test_training_time(known: list[PastTraining], samples: int | None, ranks: int, span: Span | None, why: str) -> None:
     found = training_time(known, samples, ranks, "m", "s", "ddp")
     assert (found.span, found.why) == (span, why)
 

@@ -68,7 +68,6 @@ def test_a_true_gain_at_the_bound_is_called_larger_as_seldom_as_asked(bound: flo
 def test_rows_needed_would_decide_as_often_as_said() -> None:
     counts = PairedCounts(30, 20, 1_000)
     rows = counts.rows_needed(0.0, 0.025)
-    assert rows is not None
     draw = np.random.default_rng(1).multinomial(rows, [0.03, 0.02, 0.95], size=4_000).tolist()
     assert np.mean([PairedCounts(won, lost, rows).p_value() <= 0.025 for won, lost, _ in draw]) == pytest.approx(
         0.8, abs=0.03
@@ -82,7 +81,6 @@ def test_models_that_never_differ_still_need_rows_to_show_a_margin() -> None:
     equal = PairedCounts(0, 0, 50)
     assert equal.p_value(-0.01) > 0.025
     rows = equal.rows_needed(-0.01, 0.025)
-    assert rows is not None
     assert PairedCounts(0, 0, rows).p_value(-0.01) <= 0.025 < PairedCounts(0, 0, rows // 4).p_value(-0.01)
 
 

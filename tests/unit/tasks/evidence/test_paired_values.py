@@ -112,7 +112,6 @@ def test_rows_needed_would_decide_as_often_as_said() -> None:
     draw = np.random.default_rng(5)
     seen = PairedValues(draw.normal(0.1, 1, 400))
     rows = seen.rows_needed(0.0, 0.01)
-    assert rows is not None
     decided = [PairedValues(draw.normal(seen.gain, seen.gains.std(), rows)).p_value() <= 0.01 for _ in range(2_000)]
     assert np.mean(decided) == pytest.approx(0.8, abs=0.04)
     assert seen.rows_needed(1.0, 0.01) is None

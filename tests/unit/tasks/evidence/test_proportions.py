@@ -41,11 +41,9 @@ def test_a_share_at_the_bound_is_never_called_above_it_more_often_than_asked(bou
 
 def test_rows_needed_would_decide_as_often_as_said() -> None:
     rows = Proportion(920, 1_000).rows_needed(0.9, 0.025)
-    assert rows is not None
     counts = np.random.default_rng(2).binomial(rows, 0.92, 2_000).tolist()
     assert np.mean([Proportion(one, rows).p_value(0.9) <= 0.025 for one in counts]) == pytest.approx(0.8, abs=0.05)
     assert Proportion(890, 1_000).rows_needed(0.9, 0.025) is None
     # Without any error the rows that are needed are those that could have shown one.
     perfect = Proportion(30, 30).rows_needed(0.9, 0.025)
-    assert perfect is not None
     assert 30 < perfect < 80

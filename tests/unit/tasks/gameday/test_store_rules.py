@@ -11,18 +11,13 @@ from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets import Executed, apply_rules, current_budgets
 from infra.processes.this_process import now_s
-from infra.store import Store, open_store
+from infra.store import Store
 from tasks.budgets import budget_periods
 from tasks.gameday import refuse_by_store
 from tests.support.tiny import SPEC
 
 # Two nodes on this machine for half an hour are one node-hour.
 NODES, AT_MOST_S = 2, 1800.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def budget(store: Store, limit: dict[str, Any] | None = None, **more: Any) -> None:
@@ -32,7 +27,6 @@ def budget(store: Store, limit: dict[str, Any] | None = None, **more: Any) -> No
 
 def spend(store: Store, hours: float) -> None:
     budgets = current_budgets(store)
-    assert budgets is not None
     [period] = budget_periods(budgets, "tiny", {"team": "tests"}, "r", (now_s(), now_s()))
     period.ledger(store).settle({Executed("r", "e"): hours})
 
@@ -98,7 +92,6 @@ def test_a_price_that_nobody_knows_cannot_be_counted(store: Store) -> None:
 def test_what_a_dead_run_holds_is_settled_before_a_game_day_is_refused(store: Store) -> None:
     budget(store)
     budgets = current_budgets(store)
-    assert budgets is not None
     [period] = budget_periods(budgets, "tiny", {}, "r", (now_s(), now_s()))
     period.ledger(store).reserve(Executed("dead", "e"), 0.0, 9.5, None)
     with pytest.raises(OverBudget, match=r"9\.50 of 10\.00 node-hours are spent"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import GateResult
 from infra.models.exposures import spent
 from infra.records.evaluations import TestRows
-from infra.store import Store, open_store
+from infra.store import Store
 from tasks.evidence.decision import Spent, level
 from tasks.evidence.significance import PairedCounts, Proportion
 from tasks.gates.evidence_gates import judge_evidence
@@ -73,11 +73,6 @@ class Nights:
         return judge_evidence(self.run, gates or (BETTER,), scored(candidate), scored("champion", 0.88), scores)[0]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
 def test_each_comparison_asks_for_more(store: Store) -> None:
     nights = Nights(store)
     levels = []
@@ -125,33 +120,28 @@ def test_other_scores_and_another_number_of_candidates_are_another_comparison(st
     assert spent(store, ROWS).before == 22
 
 
-def test_one_of_two_gates_is_not_a_promotion(store: Store) -> None:
-    nights = Nights(store)
-    gates = BETTER, GateSpec(metric="accuracy", min_gain=0.5, confidence=0.95)
-    assert nights.judge("a", CLEAR, *gates).met
-    assert spent(store, ROWS).promoted == 0
+@pytest.mark.parametrize(("asked", "promoted"), [({"min_gain": 0.5}, 0), ({"min": 0.01}, 1)])
+def test_two_gates_are_one_comparison_and_a_promotion_only_if_both_are_met(
+    asked: dict[str, float], promoted: int, store: Store
+) -> None:
+    assert Nights(store).judge("a", CLEAR, BETTER, GateSpec(metric="accuracy", confidence=0.95, **asked)).met
+    assert (spent(store, ROWS).before, spent(store, ROWS).promoted) == (1, promoted)
 
 
-def test_rows_that_are_used_up_decide_nothing_and_spend_nothing(store: Store) -> None:
-    nights = Nights(store, candidates=100_000)
+@pytest.mark.parametrize("when", ["keep", "promote"])
+def test_rows_that_are_used_up_decide_nothing_spend_nothing_and_promote_nobody(store: Store, when: str) -> None:
+    nights = Nights(store, candidates=100_000, when_insufficient=when)
     assert nights.judge("first", (500, 0)).met
     before = spent(store, ROWS)
-    result = nights.judge("best", (500, 0))
-    assert (result.met, result.skipped, result.evidence) == (False, True, None)
+    for counts in ((500, 0), (0, 900)):
+        result = nights.judge(f"candidate {counts}", counts)
+        assert (result.met, result.skipped, result.evidence) == (False, True, None)
+        assert refusing(nights.run, [result]) == [result]
     assert "the test rows are used up" in result.sentence
     assert "1,000 fresh test rows" in result.sentence
     assert spent(store, ROWS) == before
     fresh = TestRows.of(np.arange(5_000, 6_000, dtype=np.uint64))
     assert Nights(store).judge("best", CLEAR, rows=fresh).met
-
-
-@pytest.mark.parametrize("when", ["keep", "promote"])
-def test_rows_that_are_used_up_promote_nobody(store: Store, when: str) -> None:
-    Nights(store, candidates=100_000).judge("first", (500, 0))
-    nights = Nights(store, when_insufficient=when)
-    worst = nights.judge("worst", (0, 900))
-    assert worst.skipped
-    assert refusing(nights.run, [worst]) == [worst]
 
 
 def test_only_the_gate_whose_rows_are_used_up_says_so(store: Store) -> None:
@@ -169,14 +159,21 @@ def test_only_the_gate_whose_rows_are_used_up_says_so(store: Store) -> None:
     assert other.sentence == "accuracy is not compared: the test rows of another gate are used up"
 
 
-def test_a_gain_that_is_no_number_decides_nothing_and_spends_nothing(store: Store) -> None:
-    class OneClass(Scores):
-        def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Any:
-            return SimpleNamespace(gain=float("nan"), rows=1_000)
-
-    one: Any = OneClass({})
-    with pytest.raises(InsufficientEvidence, match="accuracy has no value for one of the models, so the gate"):
-        judge_evidence(Nights(store).run, [BETTER], scored("a"), scored("champion"), one)
+@pytest.mark.parametrize(
+    ("paired", "error", "words"),
+    [
+        (Mock(return_value=SimpleNamespace(gain=float("nan"), rows=1_000)), InsufficientEvidence,
+         "accuracy has no value for one of the models, so the gate"),
+        (Mock(side_effect=UsageError("it cannot be resampled")), UsageError, "it cannot be resampled"),
+    ],
+)  # fmt: skip
+def test_a_gain_that_is_no_number_decides_nothing_and_spends_nothing(
+    store: Store, paired: Mock, error: type[UsageError], words: str
+) -> None:
+    scores: Any = Scores({})
+    scores.paired = paired
+    with pytest.raises(error, match=words):
+        judge_evidence(Nights(store).run, [BETTER], scored("a"), scored("champion"), scores)
     assert spent(store, ROWS).before == 0
 
 
@@ -239,12 +236,6 @@ def test_a_value_must_be_shown(
     assert found.evidence.low < found.value < found.evidence.high
     assert words in found.sentence
     assert spent(store, ROWS).before == 1
-
-
-def test_values_and_gains_are_one_comparison(store: Store) -> None:
-    gates = BETTER, GateSpec(metric="accuracy", min=0.01, confidence=0.95)
-    assert Nights(store).judge("a", CLEAR, *gates).met
-    assert (spent(store, ROWS).before, spent(store, ROWS).promoted) == (1, 1)
 
 
 def test_without_a_champion_a_value_must_be_shown_and_a_gain_need_not(
@@ -337,16 +328,6 @@ def test_the_remedy_offers_only_what_would_help(store: Store) -> None:
     hidden = missed.model_copy(update={"sealed": True})
     for said in (more_rows(already, [missed]), more_rows(Nights(store).run, [missed, hidden])):
         assert said == "Give the set more test rows, or fresh ones, or train a better candidate."
-
-
-def test_nothing_is_spent_if_the_scores_cannot_be_compared(store: Store) -> None:
-    class Broken(Scores):
-        def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> PairedCounts:
-            raise UsageError("it cannot be resampled")
-
-    with pytest.raises(UsageError):
-        judge_evidence(Nights(store).run, [BETTER], scored("a"), scored("b"), Broken({}))  # type: ignore[arg-type]
-    assert spent(store, ROWS).before == 0
 
 
 def test_a_result_says_what_the_rows_can_still_decide(store: Store) -> None:

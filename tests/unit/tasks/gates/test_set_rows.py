@@ -23,6 +23,7 @@ from tasks.gates.set_rows import SetRows, read_test_rows
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
+from tests.support.nights import shard_here
 from tests.support.runs import make_run
 from tests.support.sealed_rows import sealed
 from tests.support.tiny import SPEC, write_project
@@ -105,8 +106,7 @@ SAME = {
 @pytest.mark.parametrize("how", SAME)
 def test_what_does_not_make_other_rows(run: Run, tmp_path: Path, how: str) -> None:
     first = read(run, sealed(tmp_path, "a", {"test": TABLE}, shard_rows=9)).rows
-    again = read(run, sealed(tmp_path, "b", {"test": SAME[how]}, shard_rows=13)).rows
-    assert again.id == first.id
+    assert read(run, sealed(tmp_path, "b", {"test": SAME[how]}, shard_rows=13)).rows.id == first.id
 
 
 def test_other_rows_are_others(run: Run, tmp_path: Path) -> None:
@@ -185,8 +185,11 @@ def test_a_sketch_made_in_pieces_is_the_same() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path) -> None:
+def test_a_run_reads_its_dataset_without_torch(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process of its own, as `plan` does."""
+    shard_here(monkeypatch)
     spec = write_project(tmp_path / "tiny", {"store": "../store"})
     made = shard.find_or_make(open_run(read_spec(spec), recorded=False), None).handoff
     code = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import put_handoff
-from infra.store import Store, open_store
+from infra.store import Store
 from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 from tasks.gates import set_scores
@@ -43,11 +43,6 @@ METRICS: dict[str, dict[str, Any]] = {
 }
 UNITS = np.array([0, 0, 1, 1, 2, 2, 3, 3])
 OLD = np.array([True] * 5 + [False] * 3)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def evaluation(store: Store, key: str, outcomes: dict[str, Any], pairs: Any = None) -> Evaluation:
@@ -208,20 +203,20 @@ def test_a_metric_that_is_not_defined_on_a_slice_or_a_set_says_why(
 ) -> None:
     truth, scored = np.array([1] * 5 + [0] * 3), np.linspace(0, 1, 8, dtype=np.float32)
     mine = evaluation(store, "a", {"area": ("dataset", "max", [0.5])}, (truth, scored))
-    found, reason = scores(store, monkeypatch), "all rows are of class 1, so the gate cannot decide"
-    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
-        found.on_slice(mine, "area", "old")
-    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
-        found.paired(gate("area", slice="old"), mine, mine)
-    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
-        found.alone(gate("area", slice="old"), mine, 1)
     nan = mine.model_copy(update={"metrics": {}, "undefined": {"area": "no row is of class 1"}})
-    with pytest.raises(InsufficientEvidence, match="area is nan: no row is of class 1"):
-        found.alone(gate("area"), nan, 1)
-    with pytest.raises(InsufficientEvidence, match="area is nan for the champion: no row is of class 1"):
-        found.paired(gate("area"), mine, nan)
-    with pytest.raises(InsufficientEvidence, match="area is nan: no row is of class 1"):
-        found.on_slice(nan, "area", "old")
+    found, on_old = scores(store, monkeypatch), gate("area", slice="old")
+    of_slice = "area on the slice old is nan: all rows are of class 1, so the gate cannot decide"
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: found.on_slice(mine, "area", "old"), of_slice),
+        (lambda: found.paired(on_old, mine, mine), of_slice),
+        (lambda: found.alone(on_old, mine, 1), of_slice),
+        (lambda: found.alone(gate("area"), nan, 1), "area is nan: no row is of class 1"),
+        (lambda: found.paired(gate("area"), mine, nan), "area is nan for the champion: no row is of class 1"),
+        (lambda: found.on_slice(nan, "area", "old"), "area is nan: no row is of class 1"),
+    ]
+    for ask, words in refused:
+        with pytest.raises(InsufficientEvidence, match=words):
+            ask()
 
 
 def test_a_metric_of_your_own_that_is_no_mean_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,6 @@ def test_a_rollback_is_told_and_what_was_told_is_not_due(project: Path, mlflow: 
     assert [(one.mirror, one.what, one.alias) for one in waiting()] == [("mlflow", "alias", ("tiny", "champion"))]
     mlflow.broken = False
     [left] = deliver.tell(store, waiting, Deadline(60))
-    assert left.last is not None
     assert "does not have version 2" in left.last.sentence
     mlflow.versions.append({"version": "77", "tags": {"trainwright.version": "2"}})
     assert deliver.tell(store, waiting, Deadline(60)) == []
@@ -150,7 +149,6 @@ def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
         [event] = until(lambda: model_events(site, "tiny"))
         site.close()
     receipt, about = registry.newest_move(store, "tiny", "champion") or (None, {})
-    assert receipt is not None
     assert (event["event"], event["payload"]["sentence"]) == ("trainwright.model.rolled_back", receipt.sentence)
     assert datetime.fromisoformat(event["occurred"]) == datetime.fromisoformat(about["finished"])
 
@@ -158,7 +156,6 @@ def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
 def promote_again(store: Store, number: int) -> None:
     """Another version of the same checkpoint, promoted as a run would."""
     named = registry.read_alias(store, "tiny", "champion")
-    assert named is not None
     first = registry.read_version(store, "tiny", 1)
     about = store.manifest(first.ref).provenance
     version = registry.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
@@ -177,7 +174,6 @@ def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", dies)
         [left] = deliver.tell(store, lambda: due(store), Deadline(60))
-    assert left.last is not None
     assert left.last.sentence == "It failed with RuntimeError. `trainwright mirror` tells it again."
     assert (len(mlflow.runs), mlflow.versions) == (1, [])
     assert deliver.tell(store, lambda: due(store), Deadline(60)) == []

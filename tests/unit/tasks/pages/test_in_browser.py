@@ -158,7 +158,6 @@ def test_a_page_with_truths_predictions_and_drift(
 
     monkeypatch.setattr(facts_module, "read_pairs", kept)
     contract = facts["promoted"].contract
-    assert contract is not None
     page = run_report_page(replace(facts["promoted"], contract=contract.model_copy(update={"drift": drifted()})))
     assert ("Confusion matrix" in page, "minus truth" in page) == (kind != "numbers", kind == "numbers")
     assert "Calibration" in page or kind == "numbers"

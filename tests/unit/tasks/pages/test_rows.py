@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,6 @@ def store(tmp_path: Path, repository: Path) -> Store:
 
 def dataset_of(store: Store) -> Dataset:
     dataset = find_dataset(store, DATASET)
-    assert dataset is not None
     return dataset
 
 
@@ -63,7 +62,6 @@ def evaluation(ref: Ref, mode: str, rows: int = 3, **pairs: str) -> Evaluation:
 def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) -> None:
     scored = read_handoff(store, store.manifest(EVALUATION).ref, Evaluation)
     worst = worst_rows(store, scored, "accuracy")
-    assert worst is not None
     assert (worst.positions, worst.values, worst.alike, worst.rows) == ([2, 56], [0.0, 0.0], 2, 59)
     rows = rows_at(store, dataset_of(store), "test", worst.positions)
     table = pq.read_table(Path(store.uri) / DATASET / "test-00000.parquet")
@@ -92,7 +90,6 @@ def test_the_worst_rows(
 ) -> None:
     ref = sealed(store, {"outcomes.parquet": outcomes(values)}, tmp_path)
     worst = worst_rows(store, evaluation(ref, mode, len(values)), "loss")
-    assert worst is not None
     assert (worst.positions, worst.alike, worst.rows) == (positions, alike, len(values))
 
 
@@ -115,9 +112,7 @@ def test_truths_and_predictions_of_a_metric(store: Store, tmp_path: Path) -> Non
     scores = pa.table({"target": [0, 1, 1], "prediction_0": [0.9, 0.2, 0.6], "prediction_1": [0.1, 0.8, 0.4]})
     ref = sealed(store, {"pairs-0.parquet": scores}, tmp_path)
     found = read_pairs(store, evaluation(ref, "max", loss="pairs-0.parquet"), "loss")
-    assert found is not None
     assert (found.prediction.tolist(), found.classes) == ([0, 1, 0], True)
-    assert found.sure is not None
     assert found.sure.tolist() == pytest.approx([0.9, 0.8, 0.6])
     assert read_pairs(store, evaluation(ref, "max"), "loss") is None
     assert read_pairs(store, evaluation(ref, "max", f1="pairs-0.parquet"), "loss") is not None, "of the same rows"
@@ -125,24 +120,22 @@ def test_truths_and_predictions_of_a_metric(store: Store, tmp_path: Path) -> Non
     assert read_pairs(store, evaluation(ref, "max", rows=2_000_001, loss="pairs-0.parquet"), "loss") is None
 
 
-def test_what_a_prediction_is_follows_from_its_values() -> None:
-    truth = np.array([0, 1, 1])
-    likely = pairs_of(truth, np.array([[0.2], [0.9], [0.4]]))
-    assert likely is not None
-    assert likely.sure is not None
-    assert (likely.prediction.tolist(), likely.sure.tolist()) == ([0, 1, 0], pytest.approx([0.8, 0.9, 0.6]))
-    logits = pairs_of(truth, np.array([[5.0, -5.0], [0.0, 0.0], [-2.0, 2.0]]))
-    assert logits is not None
-    assert logits.sure is not None
-    assert logits.sure.tolist() == pytest.approx([1.0, 0.5, 0.982], abs=1e-3)
-    logit = pairs_of(truth, np.array([[-3.0], [2.0], [-1.0]], np.float32))
-    assert logit is not None
-    assert logit.sure is not None
-    assert (logit.classes, logit.prediction.tolist()) == (True, [0, 1, 0])
-    assert logit.sure.tolist() == pytest.approx([0.9526, 0.8808, 0.7311], abs=1e-4)
-    number = pairs_of(np.array([1.5, 2.5]), np.array([[1.0], [3.0]]))
-    assert number is not None
-    assert (number.classes, number.sure) == (False, None)
+@pytest.mark.parametrize(
+    ("truth", "values", "prediction", "sure"),
+    [
+        ([0, 1, 1], [[0.2], [0.9], [0.4]], [0, 1, 0], [0.8, 0.9, 0.6]),
+        ([0, 1, 1], [[5.0, -5.0], [0.0, 0.0], [-2.0, 2.0]], [0, 0, 1], [1.0, 0.5, 0.982]),
+        ([0, 1, 1], [[-3.0], [2.0], [-1.0]], [0, 1, 0], [0.9526, 0.8808, 0.7311]),
+        ([1.5, 2.5], [[1.0], [3.0]], [1.0, 3.0], None),
+    ],
+    ids=["probabilities", "logits", "a logit", "numbers"],
+)
+def test_what_a_prediction_is_follows_from_its_values(
+    truth: list[Any], values: list[Any], prediction: list[Any], sure: list[float] | None
+) -> None:
+    found = pairs_of(np.array(truth), np.array(values, np.float32))
+    assert (found.prediction.tolist(), found.classes) == (prediction, sure is not None)
+    assert (None if found.sure is None else found.sure.tolist()) == (sure and pytest.approx(sure, abs=1e-3))
     assert pairs_of(np.zeros(0), np.zeros((0, 1))) is None
 
 

@@ -78,7 +78,6 @@ def test_rejected_data_comes_first(store: Path) -> None:
 def test_a_page_is_kept_once(store: Path) -> None:
     run = opened(store, PROMOTED)
     report = latest_report(run.store, PROMOTED)
-    assert report is not None
     assert keep_page(run, report, {}) is report
     first = (store / "runs" / PROMOTED / "report.html").read_bytes()
     keep_page(run, report.model_copy(update={"sentence": "another"}), {})
@@ -89,7 +88,6 @@ def test_a_page_is_kept_once(store: Path) -> None:
 def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> None:
     run = opened(store, CANCELLED)
     report = latest_report(run.store, CANCELLED)
-    assert report is not None
     keep_page(run, report, {})
     assert (store / "runs" / CANCELLED / "pages/0.html").exists()
     assert num_attempts(run) == 1
@@ -101,7 +99,6 @@ def test_a_page_that_cannot_be_made_is_one_warning(
 ) -> None:
     run = opened(store, PROMOTED)
     report = latest_report(run.store, PROMOTED)
-    assert report is not None
 
     def fails(*_: Any) -> str:
         raise MemoryError("a value of the data")
@@ -116,7 +113,6 @@ def test_a_page_that_cannot_be_made_is_one_warning(
 
 def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
     facts = facts_of(opened(store, PROMOTED))
-    assert facts.report is not None
     warned = replace(facts, report=facts.report.model_copy(update={"budgets": ["The budget <b>all</b> is used up."]}))
     page = run_report_page(warned)
     cost = page.index("Cost: ")
@@ -125,7 +121,6 @@ def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
 
 def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
     facts = facts_of(opened(store, PROMOTED))
-    assert facts.contract is not None
     broken = replace(facts, contract=facts.contract.model_copy(update={"failures": None}))
     page = run_report_page(broken)
     assert page.count("could not be made") == 1
@@ -144,7 +139,6 @@ def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = facts_of(opened(store, PROMOTED))
-    assert facts.contract is not None
     one = report_results(facts.run, facts.contract)[0]
     broken = replace(one, unclear="broken", text="what is broken")
 
@@ -163,7 +157,6 @@ def test_the_worst_rows_are_those_of_a_metric_that_has_a_value_for_each(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = facts_of(opened(store, FIRST))
-    assert facts.evaluation is not None
     metrics = facts.evaluation.metrics
     f1 = metrics["accuracy"].model_copy(update={"unit": "dataset"})
     monkeypatch.setattr(Facts, "main_metric", "f1")

@@ -32,8 +32,11 @@ from infra.records.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks import predict as predicting
 from tasks.predict import Model, PredictOptions, PredictSummary, _preparation, open_model, predict
+from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tests.support.raw_rows import raw, write, write_line
-from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
+from tests.support.runs import carry_out
+from tests.support.tiny import answer, own_modules, trainwright, work_on_a_copy
 from training.predict import batches, output, worker
 from training.predict.worker import PART_ROWS
 
@@ -41,12 +44,12 @@ pytestmark = pytest.mark.warm
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose model was promoted; its raw rows need a transform."""
     spec = write_line(tmp_path_factory.mktemp("project") / "tiny")
-    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
-        ran = trainwright("run", spec)
-        assert ran.returncode == 0, ran.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        carry_out(open_run(read_spec(spec)))
     return spec.parent
 
 
@@ -61,9 +64,8 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         return worker.main(request, lambda report: None)
 
     monkeypatch.setattr(predicting, "run_child", here)
-    yield copy
-    for name in ("net", "features"):
-        sys.modules.pop(name, None)
+    with own_modules():
+        yield copy
 
 
 def store_of(project: Path) -> Store:

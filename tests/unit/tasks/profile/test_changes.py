@@ -48,14 +48,12 @@ def profile(**facts: Any) -> StepProfile:
     return StepProfile(**{**usual, "step_s": [1.0], "phases": {}, **facts})
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_change_for_what_bounds_a_step(case):
-    bound, settings, facts, said, changed = CASES[case]
+@pytest.mark.parametrize(("bound", "settings", "facts", "said", "changed"), CASES.values(), ids=CASES)
+def test_the_change_for_what_bounds_a_step(bound, settings, facts, said, changed):
     spec = TrainSpec.model_validate({"lightning": LIGHTNING, "global_batch_size": 64, **settings})
     train = spec.model_dump(mode="json")
     before = spec.model_dump(mode="json")
     change = change_for(bound, profile(**facts), train, cores=4)
-    assert change is not None
     assert said in change.what
     assert change.effect
     assert train == before  # the settings that were profiled are not touched
@@ -73,6 +71,5 @@ def test_each_bound_has_a_change_but_copies_to_the_device():
 
 def test_workers_are_set_where_the_data_module_takes_them():
     change = change_for("data", profile(), {"lightning": WITH_DATA, "global_batch_size": 64}, cores=2)
-    assert change is not None
     assert change.train["lightning"]["data"]["init_args"] == {"num_workers": 2}
     assert WITH_DATA["data"]["init_args"] == {"num_workers": 0}

@@ -21,9 +21,8 @@ CASES: dict[str, tuple[dict[str, float], Bound]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_step_is_bound_by_its_largest_part(case):
-    parts, bound = CASES[case]
+@pytest.mark.parametrize(("parts", "bound"), CASES.values(), ids=CASES)
+def test_a_step_is_bound_by_its_largest_part(parts, bound):
     busy = profile(traced=2, busy_s=8.0, products_s=4.0)
     assert bound_by(busy, {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
     assert bound in SENTENCES
@@ -80,9 +79,8 @@ COMPARED = {
 }
 
 
-@pytest.mark.parametrize("case", COMPARED)
-def test_a_change_helps_if_the_middle_steps_are_apart(case):
-    before, after, rows, helps = COMPARED[case]
+@pytest.mark.parametrize(("before", "after", "rows", "helps"), COMPARED.values(), ids=COMPARED)
+def test_a_change_helps_if_the_middle_steps_are_apart(before, after, rows, helps):
     compared = compare(profile(step_s=before), profile(step_s=after, rows=rows))
     assert compared.helps is helps
     assert (compared.gain > 0) is (helps is True) or helps is None

@@ -243,7 +243,6 @@ def test_hold_keeps_affected_versions_from_every_alias_until_released(
         assert [one["version"] for one in answer["versions"]] == [bad]
         assert len(answer["held"]) == sentences
     current = registry.read_alias(store, model, "champion")
-    assert current is not None
     assert (model, current[1]) == champion
     [hold] = registry.holds(store, current[0])
     assert hold.checkpoint_id == runs.checkpoints["bad"].ref.id

@@ -13,7 +13,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.run_report import RunReport
 from flows.stages import stages
 from infra.gang.ledger import Ledger
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.queries.history import checkpoints_of
 from tasks.queries.plan import plan, plan_resumed
 from tasks.run.executions import attach
@@ -25,11 +25,6 @@ from tests.support.scripted_nodes import seal
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

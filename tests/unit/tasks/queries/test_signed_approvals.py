@@ -59,7 +59,6 @@ class Approved:
 
     def sentence(self) -> str:
         proof = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else [])
-        assert proof.signed is not None
         (one,) = proof.signed.approvals
         return one.sentence
 

@@ -154,7 +154,6 @@ def test_a_flipped_weight_is_found_and_named_with_its_tensor(
     flipped = made.model_copy(update={"checkpoint": made.checkpoint.model_copy(update={"ref": ref})})
     found = compare(store, recorded, open_store(str(tmp_path / "store"), create=False), flipped)
     assert (found.equal, found.weights_equal, found.step) == (False, False, made.checkpoint.step)
-    assert found.weights is not None
     assert (found.weights.tensor, found.weights.tensors, found.weights.of) == ("net.2.bias", 1, 4)
     assert (found.weights.values, found.weights.of_values) == (1, 2)
     assert found.weights.largest == pytest.approx(1.0, abs=1e-6)

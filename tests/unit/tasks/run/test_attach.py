@@ -36,11 +36,6 @@ from tests.support.tiny import SPEC, write_project, write_rows
 pytestmark = pytest.mark.usefixtures("home")
 
 
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    return write_project(tmp_path / "tiny")
-
-
 class Line:
     """In place of the stages: ends as `errors` say, one after the other, and counts how often it was asked."""
 
@@ -77,14 +72,6 @@ def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.L
     for thread in threads:
         thread.join(60)
     return answers
-
-
-def test_the_second_waits_for_the_first_and_answers_its_report(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
-    line = Line(ContractRejected("no"), gate=threading.Event())
-    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
-    assert line.calls == 1
-    assert answers[0] == answers[1]
-    assert answers[0].verdict == "rejected"
 
 
 def test_a_final_verdict_is_answered_at_once_even_while_the_lease_is_held(spec: Path) -> None:
@@ -140,15 +127,22 @@ def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "calls"), [(UserCodeError("raised"), 1), (Cancelled("stopped"), 1), (NodeLost("gone"), 2)]
+    ("error", "calls"),
+    [
+        (ContractRejected("no"), 1),
+        (UserCodeError("raised"), 1),
+        (Cancelled("stopped"), 1),
+        (NodeLost("gone"), 2),
+    ],
 )
-def test_what_ended_while_it_was_waited_for_is_repeated_only_if_its_cause_lay_outside(
+def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside(
     spec: Path, caplog: pytest.LogCaptureFixture, error: Exception, calls: int
 ) -> None:
     line = Line(error, error, gate=threading.Event())
     answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == calls
     assert [one.sentence for one in answers] == [str(error)] * 2
+    assert (answers[0] == answers[1]) == (calls == 1)
 
 
 def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:

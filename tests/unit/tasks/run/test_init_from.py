@@ -15,7 +15,7 @@ from safetensors.numpy import save
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.models import registry
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import training_key
@@ -26,11 +26,6 @@ pytestmark = pytest.mark.usefixtures("home")
 URI = "trainings/k-0/checkpoints/8-g0"
 WEIGHTS = save({"w": np.ones(3, np.float32)})
 DIGEST = f"sha256:{hashlib.sha256(WEIGHTS).hexdigest()}"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def opened(store: Store, init_from: Any, **train: Any) -> Run:

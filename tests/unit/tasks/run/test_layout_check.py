@@ -66,9 +66,10 @@ def spec(changes: dict[str, Any]) -> PipelineSpec:
     return PipelineSpec.model_validate(found)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_is_refused_in_a_sentence(case: str) -> None:
-    changes, lightning, sentence = REFUSED[case]
+@pytest.mark.parametrize(("changes", "lightning", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused_in_a_sentence(
+    changes: dict[str, Any], lightning: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         check_layouts(spec(changes), lightning)
     assert (str(refused.value), refused.value.exit_code) == (sentence, 2)

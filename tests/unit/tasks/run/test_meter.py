@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +14,13 @@ from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
 from infra.machine import machine_id
 from infra.processes.this_process import now_s
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.costs.charges import charges
 from tasks.run.meter import Meter, begin_stage, follow, metered, usage_of, used_by_gang, used_by_stage
 from tasks.run.run import Run
 from tests.support.runs import make_run
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def run_in(store: Store, price: Price = GPU) -> Run:
@@ -80,7 +75,6 @@ def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
 
     metered(work)(run_in(store))
     [one] = usage_of(store, "r1").executions
-    assert one.ended is not None
     assert one.began <= one.stages[0].began <= one.stages[0].ended <= one.ended < one.began + 3600
 
 
@@ -111,18 +105,26 @@ def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store:
     assert [(each.generation, each.node_seconds) for each in paid] == [(0, pytest.approx(2))], "one payer"
 
 
-def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> None:
-    run = run_in(store)
+def killed(run: Run, work: Callable[[], object]) -> None:
+    """What a process leaves that is killed after its work: what lies in the store before its last record."""
     meter = Meter(run)
     run.live.meter = meter
     with meter.running():
+        work()
+        meter._create = lambda what, record: None  # type: ignore[method-assign]
+
+
+def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> None:
+    run = run_in(store)
+
+    def work() -> None:
         begin_stage(run, "validate")
         used_by_stage(run, "validate", time.time(), "ran")
         begin_stage(run, "train")
         follow(run, "train", "trainings/k-0", local=False)
         used_by_gang(run, "train", gang(0, time.time()))
-        # What a killed process leaves is what lies in the store before its last record.
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+
+    killed(run, work)
     usage = usage_of(store, "r1")
     [one] = usage.executions
     assert usage.so_far
@@ -134,14 +136,9 @@ def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> N
 
 
 def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> None:
-    killed = run_in(store)
-    meter = Meter(killed)
-    killed.live.meter = meter
-    with meter.running():
-        used_by_gang(killed, "train", gang(0, time.time()))
-        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    first, again, third = (run_in(store) for _ in range(3))
+    killed(first, lambda: used_by_gang(first, "train", gang(0, time.time())))
     assert usage_of(store, "r1").so_far
-    again, third = run_in(store), run_in(store)
     metered(lambda run: "done")(again)  # type: ignore[arg-type, return-value]
     [lost] = again.live.spent
     assert (lost.node_seconds, lost.usd) == (pytest.approx(2), pytest.approx(0.02))

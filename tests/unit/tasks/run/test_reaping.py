@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,17 +36,16 @@ from data_contracts.executions import Crash, Execution, FlowRunState
 from data_contracts.messages.commands import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child
-from infra.store import Lease, Store, layout
+from infra.store import Lease, layout
 from infra.store.folder import FolderBackend
 from infra.store.lease import held_lease
 from tasks.run import executions
-from tasks.run.executions import attach, begin_execution, num_ends, reap, reap_apart, reap_stores
+from tasks.run.executions import attach, num_ends, reap, reap_apart, reap_stores
 from tasks.run.report import latest_report, report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tests.support.damage import overwrite
-from tests.support.pool import until
 from tests.support.processes import a_process, identified
 from tests.support.reap_child import DEADLY
 from tests.support.reaped import PATIENCE_S, Site
@@ -493,58 +490,3 @@ def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_
     assert [(one.run_id, one.what) for one in reaped] == [(first, "lost"), (second, "resumed")]
     assert {"SIGSEGV": "was ended by SIGSEGV", "memory": "It took more than 0.4 GiB"}[how] in reaped[0].sentence
     assert away == []
-
-
-FROZEN = """
-import sys, time
-from data_contracts.errors import Fenced
-from infra.store import open_store
-from infra.store.lease import LeaseKeeper
-
-keeper = LeaseKeeper(open_store(sys.argv[1]), sys.argv[2], "run/x", renew_s=0.05)
-keeper.start()
-print(keeper.token(60), flush=True)
-while True:
-    try:
-        keeper.check()
-    except Fenced:
-        print("fenced", flush=True)
-        break
-    time.sleep(0.02)
-"""
-
-
-def stop_between_renewals(process: subprocess.Popen[str], store: Store) -> None:
-    """Stop a process while it writes nothing: who writes holds a lock of the folder, for which others would wait."""
-    while True:
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        if not any(is_locked(path) for path in (Path(store.uri) / ".locks").iterdir()):
-            return
-        process.send_signal(signal.SIGCONT)
-        time.sleep(0.01)
-
-
-def is_locked(path: Path) -> bool:
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def test_a_process_that_was_stopped_is_fenced_when_it_continues(site: Site, repository: Path) -> None:
-    command = [sys.executable, "-c", FROZEN, site.store.uri, site.path]
-    env = {**os.environ, "PYTHONPATH": str(repository)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            begin_execution(site.run, int(process.stdout.readline()))
-            assert site.reaped() == [], "it renews its lease"
-            stop_between_renewals(process, site.store)
-            assert [one.what for one in site.reaped()] == ["resumed"]
-            process.send_signal(signal.SIGCONT)
-            assert process.stdout.readline() == "fenced\n"
-        finally:
-            process.kill()
-    until(lambda: process.poll() is not None)

@@ -33,9 +33,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_code_that_does_not_exist_is_named_with_its_place(case: str, tmp_path: Path) -> None:
-    sections, overrides, place = CASES[case]
+@pytest.mark.parametrize(("sections", "overrides", "place"), CASES.values(), ids=CASES)
+def test_code_that_does_not_exist_is_named_with_its_place(
+    sections: dict[str, Any], overrides: list[str], place: str, tmp_path: Path
+) -> None:
     spec = write_project(tmp_path, sections)
     (tmp_path / "lightning.yaml").write_text("model:\n  class_path: nett.Net\n")
     with pytest.raises(SpecError) as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.executions import StageUsage
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.slo import LedgerRun, read_ledger
 from tests.support.ledger_runs import generation, report, run_id_at, usage, write
 
@@ -17,11 +16,6 @@ NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
 BEGAN = NOW - timedelta(hours=5)
 RUN = run_id_at(BEGAN)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def only(store: Store, since: datetime = NOW - timedelta(days=28)) -> LedgerRun:

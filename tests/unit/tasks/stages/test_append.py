@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Iterable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,12 @@ from infra.contract import contract_worker
 from tasks.stages import shard as stage
 from tasks.stages.contract_check import data_request
 from tasks.stages.validate import contract_key
-from tests.support.nights import ROWS, Nights, shard_here, table, uris
+from tests.support.nights import ROWS, Nights, table, uris
 from tests.support.tiny import own_modules
 
+pytestmark = pytest.mark.usefixtures("here")
 # One of each ending.
 SAMPLE = (1, 2, 10)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard_here(monkeypatch)
 
 
 def drawn(draw: random.Random, first: int, kind: str, names: list[str]) -> pa.Table:
@@ -86,19 +83,13 @@ def compare(folder: Path, seed: int) -> str:
     return ends[-1]
 
 
-def test_appending_is_reading_at_once(tmp_path: Path) -> None:
-    ends = {compare(tmp_path / str(seed), seed) for seed in SAMPLE}
+@pytest.mark.parametrize("seeds", [SAMPLE, pytest.param(range(100, 400), marks=pytest.mark.sweep)], ids=["few", "many"])
+def test_appending_is_reading_at_once_in_any_order(seeds: Iterable[int], tmp_path: Path) -> None:
+    ends = {compare(tmp_path / str(seed), seed) for seed in seeds}
     assert ends == {"refused", "extended", "anew"}
 
 
-@pytest.mark.sweep
-def test_appending_is_reading_at_once_in_many_orders(tmp_path: Path) -> None:
-    for seed in range(100, 400):
-        compare(tmp_path / str(seed), seed)
-
-
-def test_a_file_that_fits_is_added_and_old_shards_stay(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_a_file_that_fits_is_added_and_old_shards_stay(nights: Nights) -> None:
     nights.put("1.csv", table(0, a=1.5, b="x"))
     first = nights.shard()
     nights.put("2.parquet", table(100, a=pa.array([1] * ROWS, pa.int16())))  # whole numbers, and b is missing
@@ -117,8 +108,7 @@ def test_a_file_that_fits_is_added_and_old_shards_stay(tmp_path: Path) -> None:
         (table(100, a=1, b="x"), "the column b was null and is string"),
     ],
 )
-def test_a_file_that_changes_a_type_has_all_sharded_again(rows: pa.Table, why: str, tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_a_file_that_changes_a_type_has_all_sharded_again(rows: pa.Table, why: str, nights: Nights) -> None:
     nights.put("1.parquet", table(0, a=1, **({"b": pa.nulls(ROWS)} if "column b" in why else {})))
     nights.shard()
     nights.put("2.parquet", rows)
@@ -128,8 +118,24 @@ def test_a_file_that_changes_a_type_has_all_sharded_again(rows: pa.Table, why: s
     assert f"all files were sharded again, because {why}" in stage._told(nights.run, second, None).sentence
 
 
-def test_lists_of_another_length_have_all_sharded_again(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+REFUSED: dict[str, tuple[list[pa.Table], str]] = {
+    "no rows": ([table(0, 0, a=pa.array([], pa.int64()))], "The source has no rows to shard"),
+    "all columns of other types": (
+        [table(0, a=1, b="x"), table(100, a="x", b=1), table(200, a="x", b="x")],
+        r"1.parquet: the column a is string, .* \(also .*2.parquet\); .*the column b is",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_dataset_is_refused(files: list[pa.Table], sentence: str, nights: Nights) -> None:
+    for number, rows in enumerate(files):
+        nights.put(f"{number}.parquet", rows)
+    with pytest.raises(UsageError, match=sentence):
+        nights.shard()
+
+
+def test_lists_of_another_length_have_all_sharded_again(nights: Nights) -> None:
     for number, lists, kind, stored in (
         (1, None, "list<float64>", 1),
         (2, [1.0, 2.0], "tensor<float64>[2]", 1),
@@ -161,8 +167,7 @@ def test_strict_refuses_every_difference_of_every_file(tmp_path: Path) -> None:
         assert said in str(refused.value)
 
 
-def test_strict_is_part_of_the_keys_and_validate_refuses_first(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_strict_is_part_of_the_keys_and_validate_refuses_first(nights: Nights) -> None:
     nights.put("1.csv", table(0, a=1))
     nights.put("2.csv", table(100, a=1, b=1))
     keys = []
@@ -170,7 +175,6 @@ def test_strict_is_part_of_the_keys_and_validate_refuses_first(tmp_path: Path) -
         nights.data = {"source": "days/*", **data}
         with contextlib.suppress(UsageError):
             nights.shard()
-        assert nights.run is not None
         keys.append((contract_key(nights.run), stage.dataset_key(nights.run)))
     assert keys[0] == keys[1]
     assert not set(keys[0]) & set(keys[2])
@@ -178,21 +182,8 @@ def test_strict_is_part_of_the_keys_and_validate_refuses_first(tmp_path: Path) -
         contract_worker.main(data_request(nights.run), lambda report: None)
 
 
-def test_all_columns_of_other_types_are_told(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    nights.put("1.parquet", table(0, a=1, b="x"))
-    nights.shard()
-    nights.put("2.parquet", table(100, a="x", b=1))
-    nights.put("3.parquet", table(200, a="x", b="x"))
-    with pytest.raises(
-        UsageError, match=r"2.parquet: the column a is string, .* \(also .*3.parquet\); .*the column b is"
-    ):
-        nights.shard()
-
-
 @pytest.mark.parametrize("name", ["2.parquet", "2.csv", "2.jsonl"])
-def test_new_files_without_rows_are_an_empty_night(name: str, tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_new_files_without_rows_are_an_empty_night(name: str, nights: Nights) -> None:
     nights.put("1.csv", table(0, a=1))
     first = nights.shard()
     nights.put(name, table(100, 0, a=pa.array([], pa.int64())))
@@ -205,13 +196,6 @@ def test_new_files_without_rows_are_an_empty_night(name: str, tmp_path: Path) ->
     third = nights.shard()
     assert uris(third) == {first.ref.uri, third.ref.uri}
     assert third.rows("train") + third.rows("test") == 2 * ROWS
-
-
-def test_first_files_without_rows_are_refused(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    nights.put("1.csv", table(0, 0, a=pa.array([], pa.int64())))
-    with pytest.raises(UsageError, match="The source has no rows to shard"):
-        nights.shard()
 
 
 @pytest.mark.parametrize("sources", [["days/*.csv", "more/*.csv"], ["more/*.csv", "days/*.csv"]])
@@ -227,8 +211,7 @@ def test_a_second_source_is_added(sources: list[str], tmp_path: Path) -> None:
     assert set(nights.rows(second)[1]) == {*range(ROWS), *range(100, 100 + ROWS)}
 
 
-def test_what_a_transform_got_is_part_of_the_comparison(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_what_a_transform_got_is_part_of_the_comparison(nights: Nights, tmp_path: Path) -> None:
     (tmp_path / "kinds_of_a_test.py").write_text(
         "import pyarrow as pa\n"
         "def build(batch):\n"
@@ -243,8 +226,7 @@ def test_what_a_transform_got_is_part_of_the_comparison(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["2.csv", "2.jsonl", "2.parquet"])
-def test_an_integer_that_a_float_does_not_hold_is_refused(name: str, tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_an_integer_that_a_float_does_not_hold_is_refused(name: str, nights: Nights) -> None:
     nights.put("1.parquet", table(0, a=0.5))
     first = nights.shard()
     nights.put(name, table(100, a=2**53 + 1))

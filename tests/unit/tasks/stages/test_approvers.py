@@ -128,10 +128,11 @@ ATTACKS: dict[str, tuple[Callable[[Place, dict[str, SigningKey]], object], str]]
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_writer_of_the_store_adds_no_approver(place: Place, keys: dict[str, SigningKey], attack: str) -> None:
+@pytest.mark.parametrize(("act", "words"), ATTACKS.values(), ids=ATTACKS)
+def test_a_writer_of_the_store_adds_no_approver(
+    place: Place, keys: dict[str, SigningKey], act: Callable[[Place, dict[str, SigningKey]], object], words: str
+) -> None:
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["ada"]), keys["release"])
-    act, words = ATTACKS[attack]
     act(place, keys)
     with pytest.raises(CorruptError, match=words) as refused:
         Waiting(place, 1, manual=False).resumed()
@@ -185,8 +186,7 @@ def test_once_a_decision_is_signed_the_next_must_be(place: Place, keys: dict[str
 
 def test_the_spec_names_whose_answers_count(place: Place, keys: dict[str, SigningKey], folder: Path) -> None:
     run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
-    asked = run.waits()
-    assert asked.approvers == [keys["ada"].public.id]
+    assert run.waits().approvers == [keys["ada"].public.id]
     with pytest.raises(UsageError, match="takes signed answers only"):
         run.answered()
     with pytest.raises(UsageError, match="is not one of the approvers' keys"):

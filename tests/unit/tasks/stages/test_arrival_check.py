@@ -17,7 +17,6 @@ from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.validate import contract_key, validate
-from tests.support.tiny import write_project
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -26,9 +25,8 @@ ALWAYS = [f"contract.suite={json.dumps(SUITE)}", "data.window.column=t"]
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(spec: Path) -> Path:
     """Two days: ten rows on the first, four on the second until noon."""
-    spec = write_project(tmp_path / "tiny")
     rows = [f"2026-06-01T{hour:02}:00:00,{hour}" for hour in range(10)]
     rows += [f"2026-06-02T{hour:02}:00:00,{hour}" for hour in (9, 10, 11, 12)]
     (spec.parent / "rows.csv").write_text("\n".join(["t,id", *rows]) + "\n")

@@ -97,18 +97,14 @@ def test_what_decided_and_the_curves_are_pictures(tmp_path: Path, repository: Pa
     store = reported_store(repository / "tests/golden/store-v1", tmp_path)
     run = reopen_run(PROMOTED, str(store))
     report = latest_report(run.store, PROMOTED)
-    assert report is not None
     [gates] = pictures(run_image(run, report))
     assert {"value at least 0.8", "gain of at least 0", "0.0339", "met"} <= set(gates)
     facts = facts_of(run)
-    assert facts.checkpoint is not None
     [curves] = pictures(stage_page(run, "train", handoff=facts.checkpoint).splitlines())
     assert {"train_loss", "step"} <= set(curves)
     assert pictures(stage_page(run, "promote", handoff=facts.receipt).splitlines()) == [gates]
     refused = reopen_run(NOT_PROMOTED, str(store))
     report = latest_report(refused.store, NOT_PROMOTED)
-    assert report is not None
-    assert report.error is not None
     page = stage_page(refused, "promote", error=from_json(report.error))
     assert [gates] != pictures(page.splitlines()) == pictures(run_image(refused, report))
     (store / facts.checkpoint.ref.uri / "history.json").unlink()

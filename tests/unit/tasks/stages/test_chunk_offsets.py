@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
-from data_contracts.handoffs import ContractReport, Dataset
+from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import CUT
-from infra.records.handoffs import local_dataset
 from infra.store import Store
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
@@ -19,9 +18,8 @@ from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
 from tests.support.raced import Memory
 from tests.support.runs import make_run
-from tests.support.shard_rows import shard_reader
-from tests.support.tiny import trainwright, write_project
-from training.formats.schema import read_schema
+from tests.support.shard_rows import rows_in
+from tests.support.tiny import write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
@@ -87,18 +85,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def report_of(run: Run) -> ContractReport:
     key = validate.contract_key(run)
-    assert key is not None
     report = validate.make_report(run, key).handoff
-    assert report is not None
     return report
-
-
-def rows(run: Run, dataset: Dataset) -> list[dict[str, Any]]:
-    root = local_dataset(run.store, dataset)
-    read, schema = shard_reader(dataset.format), read_schema(root)
-    return [
-        row for shards in dataset.splits.values() for one in shards for row in read(root / one.path, schema).to_pylist()
-    ]
 
 
 def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
@@ -110,7 +98,7 @@ def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
     assert project.cut == [["empty.txt", "long.txt", "same.txt", "short.txt"]]
     assert dataset.documents == {"all": 3, "undivided": 2}
     assert dataset.dropped_rows["gap"] == 1
-    found = rows(run, dataset)
+    found = rows_in(run.store, dataset)
     assert report.rows == len(found) + 1
     for row in found:
         text = DOCUMENTS[row["document"]].encode()
@@ -180,12 +168,3 @@ def test_a_class_that_is_not_there_is_refused_with_its_line(project: Project) ->
         read_spec(project.spec(tokenizer="words.Word")).check(None)
     with pytest.raises(SpecError, match=f"--set: {field}"):
         read_spec(project.spec(), ["data.source.pieces.tokenizer=words.Word"]).check(None)
-
-
-def test_a_tokenizer_that_raises_ends_the_command_in_one_sentence(project: Project) -> None:
-    (project.folder / "words.py").write_text(CODE.replace("return [", "raise KeyError('no words')\n        return ["))
-    done = trainwright("validate", project.spec())
-    assert done.returncode == UserCodeError.exit_code, done.stderr
-    assert "data.source.0.pieces.tokenizer (words.Words) raised KeyError: 'no words'" in done.stderr
-    assert "words.py" in done.stderr
-    assert not list((project.folder / ".trainwright").glob("contracts/*/manifest.json"))

@@ -18,7 +18,6 @@ from tasks.stages import dask_cluster
 from tasks.stages.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _ClusterTasks, _shared_folder, _task_request, do_cluster_task
 from tasks.stages.shard import dataset_key
-from tests.support.tiny import write_project
 
 ADDRESS = "tcp://scheduler:8786"
 
@@ -68,9 +67,7 @@ def test_what_ends_a_task_has_a_cause(tasks: _ClusterTasks, told: Told, kind: ty
 
 
 @pytest.mark.usefixtures("home")
-def test_the_runner_is_no_part_of_the_key(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
-
+def test_the_runner_is_no_part_of_the_key(spec: Path) -> None:
     def key(setting: str) -> str:
         return dataset_key(open_run(read_spec(spec, [setting]), recorded=False))
 

@@ -27,5 +27,4 @@ def test_decisions_in_a_folder(number: int, tmp_path: Path) -> None:
     def folder() -> Any:
         return open_store(str(tmp_path / str(next(worlds))))._backend
 
-    told = decisions(number, seed=2, backend=folder)
-    assert told["promoted"] > number / 10
+    assert decisions(number, seed=2, backend=folder)["promoted"] > number / 10

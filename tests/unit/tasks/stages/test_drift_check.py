@@ -21,14 +21,9 @@ from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.runs import make_run
-from tests.support.tiny import SPEC, write_project
+from tests.support.tiny import SPEC
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    return write_project(tmp_path / "tiny")
 
 
 def run_of(spec: Path, *overrides: str) -> Run:
@@ -50,27 +45,19 @@ def test_without_the_section_no_key_changes_and_a_champion_may_come_later(spec: 
     assert "drift" not in plain.resolved.spec["contract"]
     assert contract_key(asked, drift=False) == contract_key(plain) != contract_key(asked)
     report = validate(asked)
-    assert report is not None
-    assert report.drift is not None
     assert report.accepted
     assert report.drift.note == "there is no tiny@champion yet, so the data is compared with nothing"
 
 
 def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = validate(run_of(spec))
-    assert first is not None
-    assert first.ref is not None
     against = f"contract.drift.against={first.ref.uri}"
     same = validate(run_of(spec, against))
-    assert same is not None
-    assert same.drift is not None
     assert {one.verdict for one in same.drift.columns} == {"same"}
 
     move(spec)
     told = run_of(spec, against)
     report = validate(told)
-    assert report is not None
-    assert report.drift is not None
     assert [one.column for one in report.drift.moved] == ["c"]
     assert report.drift.verdict == "critical"
     assert "columns moved against contracts/" in told.live.results["validate"].sentence
@@ -79,7 +66,6 @@ def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypa
     with pytest.raises(ContractRejected, match=r"rejects the data: 1 of 5 columns moved.*fail_on=never\."):
         validate(run_of(spec, against, "contract.drift.fail_on=critical"))
     ignored = validate(run_of(spec, against, "contract.drift.fail_on=warning", "contract.drift.ignore=[c]"))
-    assert ignored is not None
     assert ignored.accepted
     with pytest.raises(
         UsageError, match=r"contract.drift.columns: neither the data nor the earlier data has a column d"
@@ -91,8 +77,6 @@ def test_the_command_prints_what_moved_and_ends_with_3_if_asked(
     spec: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     first = validate(run_of(spec))
-    assert first is not None
-    assert first.ref is not None
     run = run_of(spec)
     fixed = spec.parent / "fixed.json"
     fixed.write_bytes((Path(run.store.uri) / first.ref.uri / PROFILE_FILE).read_bytes())
@@ -123,9 +107,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_earlier_data_that_is_not_there_is_one_sentence(case: str, spec: Path) -> None:
-    against, sentence = BAD[case]
+@pytest.mark.parametrize(("against", "sentence"), BAD.values(), ids=BAD)
+def test_earlier_data_that_is_not_there_is_one_sentence(against: str, sentence: str, spec: Path) -> None:
     (spec.parent / "newer.json").write_text(json.dumps({"schema_version": 2, "rows": 0, "columns": []}))
     with pytest.raises(TrainwrightError) as raised:
         run_of(spec, f"contract.drift.against={against}")
@@ -136,8 +119,6 @@ def test_earlier_data_that_is_not_there_is_one_sentence(case: str, spec: Path) -
 def test_a_deleted_reference_is_one_sentence_and_nothing_is_sealed(spec: Path) -> None:
     run = run_of(spec)
     report = validate(run)
-    assert report is not None
-    assert report.ref is not None
     assert run.store.remove(report.ref.uri, why="old", by="a test")
     with pytest.raises(UsageError, match=r"contracts/.*-0 was deleted\."):
         run_of(spec, f"contract.drift.against={report.ref.uri}")

@@ -19,7 +19,7 @@ from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
 TRANSFORM = """
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +43,7 @@ IN_ONE = E("column_values_to_be_between", column="twice", min_value=-1, max_valu
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "tiny"
     folder.mkdir()
-    (folder / "mine.py").write_text(TRANSFORM)
+    (folder / "features_of_a_test.py").write_text(TRANSFORM)
     return folder
 
 
@@ -51,7 +51,7 @@ def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
     features = {"suite": {"name": "features", "expectations": list(expectations)}}
     spec = {
         "contract": {**SPEC["contract"], **({"features": features} if expectations else {})},
-        "shards": {"split": {"key": "id"}, "target_size_bytes": 4096, "transform": "mine.build"},
+        "shards": {"split": {"key": "id"}, "target_size_bytes": 4096, "transform": "features_of_a_test.build"},
         "data": {"source": "rows.csv", **data},
     }
     return open_run(read_spec(write_project(folder, spec)), recorded=False)
@@ -59,11 +59,8 @@ def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
 
 def report_of(run: Run) -> ContractReport:
     dataset = stage.find_dataset(run)
-    assert dataset is not None
     key = features_key(run, dataset)
-    assert key is not None
     report = features_report(run, key)
-    assert report.ref is not None
     assert read_profile(run.store, report.ref) is None  # a transform may write a sensitive column under another name
     return report
 
@@ -83,7 +80,6 @@ def test_a_reused_dataset_is_read_for_it_and_then_no_more(folder: Path, monkeypa
     assert done.handoff == first.handoff
     assert done.sentence == f"{first.sentence}; contract.features: 600 rows meet 1 expectation"
     report = report_of(run)
-    assert report.ref is not None
     parents = run.store.manifest(report.ref).provenance["parents"]
     assert [parent["uri"] for parent in parents] == [first.ref.uri]
     monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
@@ -111,10 +107,11 @@ def test_a_column_that_the_transform_does_not_make_is_one_sentence(folder: Path)
 
 
 def test_a_sensitive_column_that_the_transform_keeps_is_masked(folder: Path) -> None:
-    (folder / "mine.py").write_text(TRANSFORM.replace('"twice": twice', '"twice": twice, "a": batch["a"]'))
+    (folder / "features_of_a_test.py").write_text(
+        TRANSFORM.replace('"twice": twice', '"twice": twice, "a": batch["a"]')
+    )
     run = opened(folder, E("column_values_to_be_between", column="a", min_value=2), sensitive=["a", "b"])
-    done = shard.find_or_make(run, validate(run))
-    assert done.error is not None
+    assert shard.find_or_make(run, validate(run)).error is not None
     assert set(report_of(run).failures[0].values) == {"•••"}
 
 

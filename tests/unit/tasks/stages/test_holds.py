@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +9,17 @@ import pytest
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import OnHold, UsageError
-from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt, Ref
+from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.models import registry
 from infra.records.receipts import Holds
 from infra.store import Store, layout, open_store
-from tasks.queries.proof import prove
-from tasks.run.report import latest_report, report
 from tasks.run.resolve import find_version
-from tasks.run.run import Run, open_run, reopen_run
-from tasks.run.spec_check import read_spec
-from tasks.stages.evaluate import evaluate
-from tasks.stages.promote import promote
 from tasks.stages.rollback import release, rollback
-from tasks.stages.shard import shard
-from tasks.stages.train import train
-from tasks.stages.validate import validate
-from tasks.stages.verify import verify
-from tests.support.tiny import write_project
+from tests.unit.tasks.stages.test_promote import Place
+from tests.unit.tasks.stages.test_promote import place as place
 
 ANN = {"run_id": "rollback-1", "actor": "ann", "finished": "2126-11-22T19:00:00+00:00"}
 BOB = {"run_id": "release-1", "actor": "bob", "finished": "2126-11-23T09:00:00+00:00"}
-Made = tuple[Run, Checkpoint, Dataset | None, Evaluation]
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A spec, and a store with two promoted versions of it (seeds 1 and 2); seed 3 is only scored."""
-    spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
-    store = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
-        for seed in (1, 2):
-            assert promote(*scored(spec, store, seed)).version == seed
-        scored(spec, store, 3)
-    return spec, store
-
-
-@pytest.fixture
-def again(grown: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
-    """The hand-offs of a run with a seed as `promote` gets them, in a copy of the store."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    spec, store = grown
-    copy = Path(shutil.copytree(store, tmp_path / "store"))
-    return lambda seed: scored(spec, copy, seed)
 
 
 @pytest.fixture
@@ -73,13 +39,6 @@ def small(tmp_path: Path) -> Store:
     return store
 
 
-def scored(spec: Path, store: Path, seed: int) -> Made:
-    run = open_run(read_spec(spec, (f"train.seed={seed}", "promote.gates=[]")), store_uri=str(store))
-    dataset = shard(run, validate(run))
-    checkpoint = verify(run, train(run, dataset))
-    return run, checkpoint, dataset, evaluate(run, checkpoint, dataset)
-
-
 def back(store: Store, to: int | None = None, reason: str = "", **about: Any) -> Receipt:
     return rollback(store, "tiny", "champion", to, {**ANN, **about}, reason)
 
@@ -90,52 +49,26 @@ def now(store: Store) -> tuple[int, list[int]]:
     return found[1], [hold.version for hold in registry.holds(store, found[0])]
 
 
-@pytest.mark.warm
-def test_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(again: Callable[..., Made]) -> None:
-    made = again(2)
-    store = made[0].store
-    assert back(store, reason="recall fell").sentence == (
+def test_a_run_of_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(place: Place) -> None:
+    for n in (1, 2):
+        place.promoted(n)
+    assert back(place.store, reason="recall fell").sentence == (
         'tiny@champion went back from version 2 to version 1: "recall fell"'
     )
     with pytest.raises(OnHold) as raised:
-        promote(*made)
+        place.promoted(2, run_id="later")
     assert str(raised.value) == (
         "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22 19:00 UTC "
         '("recall fell"); tiny@champion stays at version 1. '
         "Lift the hold with `trainwright release tiny@champion 2 --reason WHY` and run again, or train other weights."
     )
-    assert (raised.value.exit_code, now(store)) == (4, (1, [2]))
-    receipt = release(store, "tiny", "champion", 2, "the test set was wrong", BOB)
+    receipt = release(place.store, "tiny", "champion", 2, "the test set was wrong", BOB)
     assert receipt.sentence == (
         'tiny@champion stays version 1; version 2 was released from hold by bob: "the test set was wrong"'
     )
-    assert now(store) == (1, [])
-    assert promote(*made).decision == "promoted"
-    assert now(store) == (2, [])
-    assert [one.sentence.partition(":")[0] for one in registry.history(store, "tiny", "champion")][2:] == [
-        "tiny@champion went back from version 2 to version 1",
-        "tiny@champion stays version 1; version 2 was released from hold by bob",
-        "tiny@champion is version 2, was 1",
-    ]
-    prove(store, "tiny@champion")
-
-
-def test_a_run_that_was_past_evaluate_obeys_and_goes_on_when_it_is_released(again: Callable[..., Made]) -> None:
-    run, *made = again(2)
-    back(run.store)
-    with pytest.raises(OnHold) as raised:
-        promote(run, *made)
-    page = report(run, error=raised.value)
-    assert (page.verdict, page.exit_code) == ("not_promoted", 4)
-    resumed = reopen_run(run.run_id, run.store.uri)
-    with pytest.raises(OnHold):
-        promote(resumed, *made)
-    release(run.store, "tiny", "champion", None, "looked again", BOB)
-    receipt = promote(resumed, *made)
-    assert (receipt.decision, now(run.store)) == ("promoted", (2, []))
-    report(resumed, receipt=receipt)
-    told = latest_report(run.store, run.run_id)
-    assert told.verdict == "promoted"
+    assert place.now() == (1, [])
+    assert place.promoted(2, run_id="later").sentence == "tiny@champion is version 2, was 1"
+    assert place.now() == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -158,22 +91,13 @@ def test_the_version_that_is_left_is_held_and_the_one_that_is_named_is_not(
     assert now(small) == (ends, held)
 
 
-def test_going_back_without_a_number_passes_what_is_on_hold(small: Store) -> None:
-    for move in (None, 3, None):  # 3 to 2, to 3 again, which leaves 2 on hold, and so past it
-        back(small, move)
-    assert now(small) == (1, [2, 3])
-    back(small, 2)
-    with pytest.raises(UsageError, match=r"no version to go back to that is not on hold \(on hold: 1\).*--to 1\.$"):
-        back(small)
-
-
 @pytest.mark.parametrize(
     ("which", "held", "words"),
     [
         (None, [], "Nothing is on hold for tiny@champion"),
         (2, [3], r"2 is not on hold for tiny@champion; on hold: version 3 \(checkpoint"),
         ("f" * 64, [3], "is not on hold"),
-        ("", [3], "is not on hold"),
+        ("", [3], "^--checkpoint: an empty id is not on hold"),
         (9, [3], "tiny has no version 9"),
         (None, [3, 2], r"more than one hold: version 3 .*; version 2"),
     ],
@@ -188,11 +112,14 @@ def test_a_release_without_a_hold_is_refused(
     assert now(small)[1] == held
 
 
-def test_a_release_by_the_checkpoints_id(small: Store) -> None:
+@pytest.mark.parametrize("reason", ["", " \n", "a\x00b", "x" * 501, "a\x1b[0m"])
+def test_a_release_needs_a_reason_and_may_name_the_checkpoints_id(small: Store, reason: str) -> None:
     back(small)
     back(small)
-    checkpoint = registry.read_version(small, "tiny", 3).checkpoint
-    release(small, "tiny", "champion", checkpoint.ref.id[:16], "why", BOB)
+    checkpoint = registry.read_version(small, "tiny", 3).checkpoint.ref.id[:16]
+    with pytest.raises(UsageError, match="^--reason: "):
+        release(small, "tiny", "champion", checkpoint, reason, BOB)
+    release(small, "tiny", "champion", checkpoint, "why", BOB)
     assert now(small) == (1, [2])
 
 
@@ -232,27 +159,6 @@ def test_one_receipt_is_read_however_long_the_chain_is(small: Store, monkeypatch
     monkeypatch.setattr(Store, "verify", lambda self, ref: reads.append(ref) or verify_(self, ref))
     assert now(small) == (2, [3, 1])
     assert len(reads) == 1
-
-
-def test_a_run_whose_promotion_was_overtaken_says_that_it_was_made(again: Callable[..., Made]) -> None:
-    run, *made = again(3)
-    promote(run, *made)
-    back(run.store, 1)
-    receipt = promote(reopen_run(run.run_id, run.store.uri), *made)
-    assert (receipt.decision, receipt.version) == ("promoted", 3)
-    assert receipt.sentence.endswith("; it was moved again since and is version 1 now")
-    assert now(run.store) == (1, [3])
-
-
-def test_what_is_wrong_with_a_reason_or_an_empty_checkpoint_is_said(small: Store) -> None:
-    back(small)
-    with pytest.raises(UsageError, match=r"^--checkpoint: an empty id is not on hold"):
-        release(small, "tiny", "champion", "", "why", BOB)
-    for nothing in ("", " \n", "a\x00b", "x" * 501):
-        with pytest.raises(UsageError, match="--reason"):
-            release(small, "tiny", "champion", None, nothing, BOB)
-    with pytest.raises(UsageError, match=r"^--reason: '\\x1b' is not printable\. Leave that character out\.$"):
-        release(small, "tiny", "champion", None, "a\x1b[0m", BOB)
 
 
 def test_an_alias_of_a_canary_that_has_ended_names_nothing(small: Store) -> None:

@@ -19,6 +19,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages.train import check_memory
 from tests.support.tiny import SPEC, write_project
 
+pytestmark = pytest.mark.usefixtures("home")
 GIB = 2**30
 # A module of 7 billion float32 parameters in 32 layers, with Adam.
 LARGE = {
@@ -87,9 +88,8 @@ def spec(**settings: Any) -> TrainSpec:
     return TrainSpec.model_validate({"lightning": {}, "global_batch_size": 48, **settings})
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_fit_is_refused(case: str) -> None:
-    settings, name, sizes, sentence = REFUSED[case]
+@pytest.mark.parametrize(("settings", "name", "sizes", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_fit_is_refused(settings: dict[str, Any], name: str, sizes: dict[str, int], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_memory(spec(**settings), machine(name), ModuleSizes(**sizes))
     assert str(refused.value) == sentence
@@ -112,7 +112,6 @@ def test_what_fits_passes(settings: dict[str, Any], name: str, sizes: dict[str, 
 
 @pytest.mark.warm
 def test_a_plan_weighs_the_users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     mine = tmp_path / "machines.yaml"
     # 98 parameters of 4 bytes; as much again of gradients, twice as much of Adam's state: 1568 bytes and six counters.
     for name, room in (("exact", 98 * 16 + 4 * 4), ("short", 98 * 16 + 4 * 4 - 1)):
@@ -128,10 +127,7 @@ def test_a_plan_weighs_the_users_module(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.warm
-def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(tmp_path: Path) -> None:
     train = {**SPEC["train"], "strategy": "fsdp", "devices": 2, "shard_modules": ["Block"]}
     path, store = write_project(tmp_path / "tiny", {"train": train}), str(tmp_path / "store")
     with pytest.raises(UsageError, match=r"^train\.shard_modules: the module has no Block\. It has "):
@@ -139,8 +135,7 @@ def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(
     assert not open_store(store).list("trainings"), layout.runs()
 
 
-def test_more_devices_than_a_node_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_more_devices_than_a_node_has_are_refused(tmp_path: Path) -> None:
     train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "machine": "azure-nc24ads-a100-v4"}
     path = write_project(tmp_path / "tiny", {"train": train})
     with pytest.raises(UsageError) as refused:

@@ -61,6 +61,12 @@ def done(evaluation: Evaluation) -> StageOutcome[Evaluation]:
     return StageOutcome(evaluation, "reused", "accuracy 1.0000", evaluation.ref, evaluation.ref.uri)
 
 
+def checked(run: Run, *sealed: Any, **changes: Any) -> tuple[Evaluation, StageOutcome[Evaluation]]:
+    """An evaluation that was sealed and changed, and what its predictions were found to be."""
+    evaluation = evaluated(run, *sealed).model_copy(update=changes)
+    return evaluation, with_predictions(run, evaluation, done(evaluation), make=True)
+
+
 def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path, NOT_NULL)
     evaluation = evaluated(run, SCORES)
@@ -75,7 +81,6 @@ def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "contract.predictions on evaluate.sets.hard: 4 rows meet 1 expectation"
     )
     report = predictions_report(run, evaluation, "hard")
-    assert report.ref is not None
     parents = run.store.manifest(report.ref).provenance["parents"]
     assert [parent["uri"] for parent in parents] == [evaluation.ref.uri]
     monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
@@ -85,8 +90,7 @@ def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_share_that_is_too_large_ends_the_run_with_the_set_the_rows_and_the_column(tmp_path: Path) -> None:
     run = opened(tmp_path, RARE)
-    evaluation = evaluated(run, SCORES)
-    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    evaluation, found = checked(run, SCORES)
     assert found.error.exit_code == 3
     said = ("contract.predictions on evaluate.sets.hard: The contract rejects the predictions: "
             "expect_column_values_to_not_be_in_set on prediction: 4 of 4 rows (rows 0, 1, 2, 3)")  # fmt: skip
@@ -96,28 +100,22 @@ def test_a_share_that_is_too_large_ends_the_run_with_the_set_the_rows_and_the_co
 
 
 def test_milder_failures_are_told(tmp_path: Path) -> None:
-    run = opened(tmp_path, {**RARE, "severity": "warning"}, NOT_NULL)
-    evaluation = evaluated(run, {"": SCORES["hard"]})
-    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    _, found = checked(opened(tmp_path, {**RARE, "severity": "warning"}, NOT_NULL), {"": SCORES["hard"]})
     assert found.error is None
     assert "contract.predictions: 4 rows meet 1 of 2 expectations; expect_column_values_to_not_be_in" in found.sentence
 
 
 def test_with_sensitive_columns_no_prediction_is_shown(tmp_path: Path) -> None:
     run = opened(tmp_path, RARE, E("mean_to_be_between", max_value=0.5), sensitive=["a"])
-    evaluation = evaluated(run, {"": SCORES["hard"]})
-    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    evaluation, found = checked(run, {"": SCORES["hard"]})
     report = predictions_report(run, evaluation, "")
     assert [(one.values, one.observed) for one in report.failures] == [(["•••"] * 4, ""), ([], "")]
     assert " such as 1" not in found.error.message
 
 
 def test_a_model_without_predictions_is_one_sentence(tmp_path: Path) -> None:
-    run = opened(tmp_path, NOT_NULL)
-    evaluation = evaluated(run, {"": torch.zeros(0, 2)})
-    found = with_predictions(run, evaluation, done(evaluation), make=True)
-    assert found.error.exit_code == 2
-    assert found.error.message == "contract.predictions: the set has no rows."
+    _, found = checked(opened(tmp_path, NOT_NULL), {"": torch.zeros(0, 2)})
+    assert (found.error.exit_code, found.error.message) == (2, "contract.predictions: the set has no rows.")
 
 
 def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -126,25 +124,32 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         open_run(read_spec(path, ['contract.predictions={"suite": "none.json"}']), recorded=False)
 
 
-def test_the_example_in_the_docs_is_as_it_says(tmp_path: Path, repository: Path) -> None:
-    page = (repository / "docs/evaluate.md").read_text()
-    block = re.search(r"```yaml\n(contract:\n.*?)```", page, re.DOTALL)
+NAN = float("nan")
+# What the last rows of a hundred score, and what the example says of them.
+EXAMPLES: list[tuple[list[list[float]], list[str]]] = [
+    ([[0.2, 0.8]] * 10, []),
+    ([[0.2, 0.8]] * 2, ["expect_column_values_to_be_in_set on prediction: 98 of 100 rows"]),
+    ([[NAN, 1.5]] * 10, [
+        "expect_column_values_to_not_be_null on prediction: 10 of 100 rows",
+        "expect_column_values_to_be_between on prediction_1: 10 of 100 rows",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "said"), EXAMPLES, ids=["good", "one class", "no numbers"])
+def test_the_example_in_the_docs_is_as_it_says(
+    last: list[list[float]], said: list[str], tmp_path: Path, repository: Path
+) -> None:
+    block = re.search(r"```yaml\n(contract:\n.*?)```", (repository / "docs/evaluate.md").read_text(), re.DOTALL)
     asked = yaml.safe_load(block[1])["contract"]["predictions"]["suite"]["expectations"]
-    run = opened(tmp_path, *asked)
-    good = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[0.2, 0.8]] * 10)})
-    assert with_predictions(run, good, done(good), make=True).error is None
-    one_class = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 98 + [[0.2, 0.8]] * 2)}, 1)
-    found = with_predictions(run, one_class, done(one_class), make=True)
-    assert "expect_column_values_to_be_in_set on prediction: 98 of 100 rows" in found.error.message
-    broken = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[float("nan"), 1.5]] * 10)}, 2)
-    found = with_predictions(run, broken, done(broken), make=True)
-    assert "expect_column_values_to_not_be_null on prediction: 10 of 100 rows" in found.error.message
-    assert "expect_column_values_to_be_between on prediction_1: 10 of 100 rows" in found.error.message
+    scores = torch.tensor([[0.9, 0.1]] * (100 - len(last)) + last)
+    error = checked(opened(tmp_path, *asked), {"": scores})[1].error
+    assert [words for words in said if words not in error.message] == []
+    assert (error is None) == (said == [])
 
 
-def test_a_metric_without_a_value_ends_the_run_after_the_contract(tmp_path: Path) -> None:
-    run = opened(tmp_path, NOT_NULL)
-    for number, (scores, code) in enumerate([(SCORES[""], 4), (SCORES[""] * float("nan"), 3)]):
-        evaluation = evaluated(run, {"": scores}, number).model_copy(update={"undecided": "accuracy has no value."})
-        found = with_predictions(run, evaluation, done(evaluation), make=True)
-        assert found.error.exit_code == code
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 4), (NAN, 3)])
+def test_a_metric_without_a_value_ends_the_run_after_the_contract(factor: float, code: int, tmp_path: Path) -> None:
+    scores = {"": SCORES[""] * factor}
+    _, found = checked(opened(tmp_path, NOT_NULL), scores, undecided="accuracy has no value.")
+    assert found.error.exit_code == code

@@ -18,7 +18,7 @@ from tasks.run.run import Run
 from tasks.stages import promote as stage
 from tasks.stages.promote import promote
 from tasks.stages.rollback import rollback
-from tests.support.raced import Memory, Raced
+from tests.support.raced import Memory
 from tests.support.runs import make_run
 
 NAME = "tiny@champion"
@@ -32,8 +32,7 @@ class Place:
     """A store with three verified checkpoints, and runs that promote them; `compared` is what was scored again."""
 
     def __init__(self, patch: pytest.MonkeyPatch, backend: Any = None) -> None:
-        self.raced = Raced(backend or Memory(), layout.alias("tiny", "champion"))
-        self.store = Store(self.raced, {})
+        self.store = Store(backend or Memory(), {})
         self.compared: list[tuple[int, int, list[str]]] = []
         self.asked: list[tuple[str, ...]] = []
         self.checkpoints = {n: self._checkpoint(n) for n in SCORES}
@@ -210,7 +209,6 @@ def test_a_checkpoint_on_hold(place: Place) -> None:
         place.promoted(n)
     rollback(place.store, "tiny", "champion", None, ANN, "")
     outlook = promote.ahead
-    assert outlook is not None
     assert outlook(place.run("x"), *given(place, 2)) == ("run", f"it will not be promoted: on hold, because {HELD}")
     assert outlook(place.run("x"), *given(place, 3)) == ("run", "the gates are computed each time")
     with pytest.raises(OnHold) as raised:
@@ -249,14 +247,3 @@ def test_a_checkpoint_that_is_not_verified_is_refused(place: Place) -> None:
     checkpoint = place.checkpoints[1].model_copy(update={"state": "committed"})
     with pytest.raises(UsageError, match=rf"The checkpoint {checkpoint.ref.uri} is not verified\."):
         promote.find_or_make(place.run("r"), checkpoint, None, scored(1))
-
-
-def test_another_promoter_between_the_look_and_the_move(place: Place) -> None:
-    place.promoted(1)
-    place.raced.race = ("before", lambda: place.promoted(3))
-    done = place.promoted(2, gate(min=0.6))
-    assert done.sentence == f"{NAME} is version 4, was 3", "decided again, against the new champion"
-    assert done.handoff.champion == place.version(3)
-    place.raced.race = ("before", lambda: place.promoted(3, run_id="again"))
-    with pytest.raises(GateNotMet, match=f"{NAME} stays at version 6"):
-        place.promoted(1, gate(min_gain=-0.3), run_id="last")

@@ -13,25 +13,23 @@ import pytest
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport, Dataset
 from infra.contract.quarantine import FILE
-from infra.records.handoffs import local_dataset, read_handoff
+from infra.records.handoffs import read_handoff
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
 from tasks.stages.shard import shard
 from tasks.stages.validate import validate
-from tests.support.shard_rows import shard_reader
+from tests.support.shard_rows import rows_in
 from tests.support.tiny import write_project
-from training.formats.schema import read_schema
 
-pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
+pytestmark = pytest.mark.usefixtures("here")
 ON = "contract.quarantine.max_share=0.05"
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(spec: Path) -> Path:
     """600 rows, of which rows 7 and 599 break a bound and row 8 lacks a value."""
-    spec = write_project(tmp_path / "tiny")
     path = spec.with_name("rows.csv")
     rows = list(csv.reader(path.read_text().splitlines()))
     rows[8][1], rows[600][1], rows[9][2] = "7.5", "-3", ""
@@ -45,17 +43,8 @@ def opened(spec: Path, *overrides: str) -> Run:
 
 def made(run: Run) -> tuple[ContractReport, Dataset]:
     report = validate(run)
-    assert report is not None
     dataset = shard(run, report)
-    assert dataset is not None
     return report, dataset
-
-
-def ids(run: Run, dataset: Dataset) -> set[int]:
-    folder = local_dataset(run.store, dataset)
-    schema, read = read_schema(folder), shard_reader(dataset.format)
-    shards = [one for shards in dataset.splits.values() for one in shards]
-    return {row for one in shards for row in read(folder / one.path, schema)["id"].to_pylist()}
 
 
 def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) -> None:
@@ -65,7 +54,8 @@ def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) ->
     assert said.startswith("597 of 600 rows meet 3 expectations; 3 rows set aside (0.500%): expect_column_values_to_be")
     assert run.live.results["shard"].sentence.endswith(" rows; 3 quarantined")
     assert dataset.dropped_rows == {"quarantined": 3}
-    assert ids(run, dataset) == set(range(600)) - {7, 8, 599}
+    ids = {row["id"] for row in rows_in(run.store, dataset)}
+    assert ids == set(range(600)) - {7, 8, 599}
     stored = Path(run.store.uri) / report.ref.uri / FILE
     assert stat.S_IMODE(stored.stat().st_mode) == 0o400
     assert pq.read_table(stored)["row"].to_pylist() == [7, 8, 599]
@@ -95,7 +85,7 @@ def test_a_killed_check_or_sharding_is_continued_with_the_same_rows(spec: Path) 
 
 
 def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
+    spec = write_project(tmp_path / "plain")
     with_it, without = opened(spec, ON), opened(spec)
     report, dataset = made(with_it)
     assert report.quarantine is None
@@ -110,7 +100,6 @@ def test_above_the_share_validate_rejects_and_seals_no_rows(spec: Path) -> None:
     assert done.error.exit_code == 3
     sentence = "Quarantine: 3 of 600 rows (0.500%) break expectations, more than max_share 0.004 allows."
     assert sentence in done.error.message
-    assert done.ref is not None
     assert not (Path(run.store.local(done.ref)) / FILE).exists()
     assert validate.find_or_make(opened(spec, "contract.quarantine.max_share=0.004")).status == "reused"
 
@@ -131,7 +120,6 @@ def test_what_cannot_be_is_refused_when_the_spec_is_read(spec: Path, overrides: 
 def test_values_of_a_sensitive_column_are_not_in_the_stored_rows(spec: Path) -> None:
     run = opened(spec, ON, 'data.sensitive=["a"]')
     report = validate(run)
-    assert report.ref is not None
     folder = Path(run.store.local(report.ref))
     assert "a" not in pq.read_table(folder / FILE).schema.field("data").type.names
     assert "7.5" not in (folder / "handoff.json").read_text()

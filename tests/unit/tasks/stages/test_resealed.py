@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.handoffs import Ref
 from infra.models import registry
 from infra.records.handoffs import FILE
 from infra.store import Store, layout
@@ -19,36 +19,13 @@ from tasks.queries.proof import prove, read_again
 from tasks.run.resolve import existing_version, find_version
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
-from tasks.stages.evaluate import evaluate
-from tasks.stages.promote import promote
 from tasks.stages.shard import shard
-from tasks.stages.train import train
 from tasks.stages.trainings import trained_with
-from tasks.stages.validate import validate
-from tasks.stages.verify import verify
 from tests.support.reseal import reseal
-from tests.support.tiny import MODEL, write_project
+from tests.support.tiny import MODEL
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 EVIL = {"project/net.py": MODEL.replace("hidden: int = 16", "hidden: int = 17").encode()}
-
-
-def line(run: Run) -> Checkpoint:
-    dataset = shard(run, validate(run))
-    checkpoint = verify(run, train(run, dataset))
-    promote(run, checkpoint, dataset, evaluate(run, checkpoint, dataset))
-    return checkpoint
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A spec, and a store with one promoted run of it."""
-    folder = tmp_path_factory.mktemp("made")
-    spec = write_project(folder / "tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
-        line(open_run(read_spec(spec), store_uri=str(folder / "store")))
-    return spec, folder / "store"
 
 
 class Held:
@@ -66,8 +43,8 @@ class Held:
 
 
 @pytest.fixture
-def held(made: tuple[Path, Path], tmp_path: Path) -> Held:
-    return Held(made[0], Path(shutil.copytree(made[1], tmp_path / "store")))
+def held(promoted: tuple[Path, Path], tmp_path: Path) -> Held:
+    return Held(promoted[0], Path(shutil.copytree(promoted[1], tmp_path / "store")))
 
 
 def test_code_is_not_run_and_a_new_run_packs_its_own(held: Held) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,12 @@ from tasks.pages.facts import Facts
 from tasks.pages.run_page import data_section
 from tasks.stages import shard as stage
 from tasks.stages.artifacts import _facts
-from tests.support.nights import Nights, shard_here, table
+from tests.support.nights import Nights, table
 
+pytestmark = pytest.mark.usefixtures("here")
 FRACTIONS = {"train": 0.7, "val": 0.1, "test": 0.2}
 SKEWED = {"split": {"key": "shop", "fractions": FRACTIONS}}
 DAY = datetime(2026, 1, 2)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard_here(monkeypatch)
 
 
 def shops(sizes: list[int]) -> pa.Table:
@@ -36,13 +33,11 @@ def shops(sizes: list[int]) -> pa.Table:
 
 def told(nights: Nights, dataset: Dataset) -> list[str]:
     """The stage's line, its page in Prefect, and the run's page."""
-    assert nights.run is not None
     page = "\n".join(_facts(nights.run, dataset))
     return [nights.sentence(dataset), page, data_section(Facts(nights.run, None, dataset=dataset))]
 
 
-def test_shares_are_said_and_skewed_keys_are_warned_about(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_shares_are_said_and_skewed_keys_are_warned_about(nights: Nights) -> None:
     nights.put("1.parquet", shops([1000, 900, 800, 40, 40, 30, 30, 20, 20, 10] * 2))
     dataset = nights.shard(**SKEWED)
     for text in told(nights, dataset):
@@ -53,35 +48,38 @@ def test_shares_are_said_and_skewed_keys_are_warned_about(tmp_path: Path) -> Non
         assert "warning: " in text
 
 
-def test_chance_is_not_warned_about(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    nights.put("1.parquet", shops([1] * 344))
-    assert "warning" not in nights.sentence(nights.shard(**SKEWED))
+@pytest.mark.parametrize(
+    ("rows", "split", "warned"),
+    [
+        (shops([1] * 344), SKEWED["split"], []),  # by chance
+        (table(0, 20), {"key": "id", "fractions": {"train": 0.5, "val": 1e-6, "test": 0.499999}},
+         ["warning: val has no rows, but 0.0001% were asked"]),
+    ],
+)  # fmt: skip
+def test_an_empty_split_is_warned_about_and_chance_is_not(
+    rows: pa.Table, split: dict[str, Any], warned: list[str], nights: Nights
+) -> None:
+    nights.put("1.parquet", rows)
+    assert re.findall(r"warning: [^;(]*asked", nights.sentence(nights.shard(split=split))) == warned
 
 
-def test_an_empty_split_is_warned_about(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    nights.put("1.parquet", table(0, 20))
-    split = {"key": "id", "fractions": {"train": 0.5, "val": 1e-6, "test": 0.499999}}
-    assert "warning: val has no rows, but 0.0001% were asked" in nights.sentence(nights.shard(split=split))
-
-
-def test_all_rows_with_one_key_are_refused_with_the_reason(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
+def test_all_rows_with_one_key_are_refused_with_the_reason(nights: Nights) -> None:
     nights.put("1.parquet", shops([100]))
     with pytest.raises(UsageError, match="leaves no rows for .*: all rows have the same key"):
         nights.shard(**SKEWED)
 
 
 def test_every_row_that_is_in_no_split_has_a_cause(tmp_path: Path) -> None:
-    (tmp_path / "labelled.py").write_text("def build(batch):\n    return batch.filter(batch['label'].is_valid())\n")
+    (tmp_path / "labels_of_a_test.py").write_text(
+        "def build(batch):\n    return batch.filter(batch['label'].is_valid())\n"
+    )
     labels = pa.array([None if number % 10 == 4 else 1 for number in range(400)])
     times = pa.array([DAY.replace(day=1 + number % 4) for number in range(400)])
     nights = Nights(tmp_path, window={"column": "at"})
     nights.window = "2026-01-01..2026-01-04"
     nights.put("1.parquet", table(0, 400, label=labels, at=times))
     split = {"time": "at", "boundaries": {"test": "2026-01-03T00:00:00"}, "gap_s": 86400}
-    dataset = nights.shard(split=split, transform="labelled.build", append=False)
+    dataset = nights.shard(split=split, transform="labels_of_a_test.build", append=False)
     kept = dataset.rows("train") + dataset.rows("test")
     assert kept == 160
     for text in told(nights, dataset):
@@ -91,29 +89,26 @@ def test_every_row_that_is_in_no_split_has_a_cause(tmp_path: Path) -> None:
         assert "400" in text
 
 
-def test_an_appended_dataset_counts_all_its_rows(tmp_path: Path) -> None:
-    (tmp_path / "sliced.py").write_text("def build(batch):\n    return batch.slice(1)\n")
-    nights = Nights(tmp_path)
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("batch.slice(1)", " of 80 rows; 4 left out by shards.transform"),
+        ("pa.concat_batches([batch, batch])", "shards.transform made 80 rows more than it got"),
+    ],
+)
+def test_an_appended_dataset_counts_all_rows_that_a_transform_drops_or_makes(
+    build: str, said: str, nights: Nights, tmp_path: Path
+) -> None:
+    (tmp_path / "counts_of_a_test.py").write_text(f"import pyarrow as pa\n\ndef build(batch):\n    return {build}\n")
     for number in range(2):
         nights.put(f"{number}.csv", table(100 * number, a=1))
-        dataset = nights.shard(transform="sliced.build")
-    assert " of 80 rows; 4 left out by shards.transform" in nights.sentence(dataset)
-
-
-def test_rows_that_a_transform_makes_are_said(tmp_path: Path) -> None:
-    (tmp_path / "doubled.py").write_text(
-        "import pyarrow as pa\n\n"
-        "def build(batch):\n    return pa.Table.from_batches([batch, batch]).combine_chunks().to_batches()[0]\n"
-    )
-    nights = Nights(tmp_path)
-    nights.put("1.csv", table(0, a=1))
-    assert "shards.transform made 40 rows more than it got" in nights.sentence(nights.shard(transform="doubled.build"))
+        dataset = nights.shard(transform="counts_of_a_test.build")
+    assert said in nights.sentence(dataset)
 
 
 def test_a_dataset_of_an_earlier_version_is_shown_without_what_it_did_not_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nights = Nights(tmp_path)
     nights.put("1.csv", table(0, a=1))
     dataset, manifest = nights.shard(), Store.manifest
 
@@ -128,7 +123,6 @@ def test_a_dataset_of_an_earlier_version_is_shown_without_what_it_did_not_record
     assert line.endswith("asked 40%) rows")
     nights.put("2.csv", table(100, a=1))
     second = nights.shard()
-    assert nights.run is not None
     why = "all files were sharded again, because the types of the files that were sharded are not recorded"
     monkeypatch.undo()
     assert why in stage._told(nights.run, second, None).sentence

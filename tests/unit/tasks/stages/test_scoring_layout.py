@@ -24,7 +24,7 @@ from tasks.stages.train import train
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.runs import make_run
-from tests.support.tiny import SPEC, write_project
+from tests.support.tiny import SPEC
 
 pytestmark = pytest.mark.warm
 
@@ -38,8 +38,7 @@ def planned(run: Run) -> list[str]:
 
 
 @pytest.mark.usefixtures("home")
-def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = write_project(tmp_path / "tiny")
+def test_two_ranks_verify_and_evaluate_as_one_process(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
     two = ["verify.devices=2", "evaluate.devices=2", "evaluate.strategy=ddp"]
     run = open_run(read_spec(spec), options=RunOptions(), recorded=False)
     wide = open_run(read_spec(spec, two), options=RunOptions(), recorded=False)
@@ -64,17 +63,6 @@ def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: py
     assert (found.metrics, found.ref and found.ref.id) == (alone.metrics, alone.ref and alone.ref.id)
 
 
-def strategy(trained: dict[str, Any], **spec: Any) -> str:
-    """How these ranks hold the parameters."""
-    return str(scoring_layout(trained, **spec).settings["strategy"])
-
-
-def layout(trained: dict[str, Any], **changes: Any) -> tuple[int, int]:
-    """Nodes and devices of the ranks."""
-    found = scoring_layout(trained, **changes)
-    return found.nodes, found.devices
-
-
 def scoring_layout(
     trained: dict[str, Any], launcher: str = HERE, train_launcher: str = HERE, ranks: int = 4, **spec: Any
 ) -> ScoringLayout:
@@ -94,30 +82,36 @@ def scoring_layout(
     return found
 
 
-def test_sharded_parameters_are_scored_as_they_were_trained_where_that_many_ranks_are() -> None:
-    assert layout(FSDP) == (1, 4)
-    assert layout(FSDP, launcher=POOL, train_launcher=POOL) == (1, 4)
+DDP, HSDP = {**FSDP, "strategy": "ddp"}, {**FSDP, "strategy": "hsdp"}
+# How it was trained, what differs in the run that scores, and the ranks (nodes, devices) or how they hold parameters.
+LAYOUTS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (FSDP, {}, {"ranks": (1, 4)}),
+    (FSDP, {"launcher": POOL, "train_launcher": POOL}, {"ranks": (1, 4)}),
     # A pool's gang does not fit the machine that conducts, and neither does a champion of more ranks.
-    assert layout(FSDP, train_launcher=POOL) == (1, 1)
-    assert layout(FSDP, ranks=2) == (1, 1)
-    assert layout(FSDP, train_launcher=POOL, devices=2) == (1, 2)
+    (FSDP, {"train_launcher": POOL}, {"ranks": (1, 1)}),
+    (FSDP, {"ranks": 2}, {"ranks": (1, 1)}),
+    (FSDP, {"train_launcher": POOL, "devices": 2}, {"ranks": (1, 2)}),
+    # Whole parameters are scored by one process unless the spec says otherwise.
+    (DDP, {}, {"ranks": (1, 1)}),
+    (DDP, {"nodes": 2, "devices": 3}, {"ranks": (2, 3)}),
+    # Ranks that do not make replicas and shards are fsdp; the checkpoint's launch is gone, so its ranks are one node.
+    (HSDP, {}, {"strategy": "fsdp"}),
+    (HSDP, {"devices": 2}, {"strategy": "fsdp"}),
+    (FSDP, {"strategy": "hsdp"}, {"strategy": "fsdp"}),
+    (HSDP, {"nodes": 2, "devices": 2}, {"strategy": "hsdp"}),
+    ({**FSDP, "strategy": "single"}, {"devices": 2}, {"strategy": "ddp"}),
+    # So are the batches of a data module of the user's.
+    ({**FSDP, "lightning": {"data": {"class_path": "theirs.Data"}}}, {}, {"ranks": (1, 1)}),
+]
 
 
-def test_whole_parameters_are_scored_by_one_process_unless_the_spec_says_otherwise() -> None:
-    assert layout({**FSDP, "strategy": "ddp"}) == (1, 1)
-    assert layout({**FSDP, "strategy": "ddp"}, nodes=2, devices=3) == (2, 3)
-
-
-def test_ranks_that_do_not_make_replicas_and_shards_are_fsdp() -> None:
-    """The checkpoint's launch is gone, so its ranks count as one node."""
-    hsdp = {**FSDP, "strategy": "hsdp"}
-    assert strategy(hsdp) == strategy(hsdp, devices=2) == strategy(FSDP, strategy="hsdp") == "fsdp"
-    assert strategy(hsdp, nodes=2, devices=2) == "hsdp"
-    assert strategy({**FSDP, "strategy": "single"}, devices=2) == "ddp"
-
-
-def test_a_data_module_of_the_users_is_scored_by_one_process() -> None:
-    assert layout({**FSDP, "lightning": {"data": {"class_path": "theirs.Data"}}}) == (1, 1)
+@pytest.mark.parametrize(("trained", "changes", "expected"), LAYOUTS)
+def test_a_checkpoint_is_scored_as_it_was_trained_where_that_is_possible(
+    trained: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = scoring_layout(trained, **changes)
+    ranks = {"ranks": (found.nodes, found.devices), "strategy": found.settings.get("strategy")}
+    assert ranks.items() >= expected.items()
 
 
 def ranks(nodes: int, devices: int, strategy: str, shard_ranks: int | None = None) -> ScoringLayout:

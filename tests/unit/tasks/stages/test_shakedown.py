@@ -92,9 +92,10 @@ UNTRIED = {
 }
 
 
-@pytest.mark.parametrize("case", UNTRIED)
-def test_where_there_is_nothing_to_try_it_is_said(child: Child, case: str, caplog: pytest.LogCaptureFixture) -> None:
-    spec, why = UNTRIED[case]
+@pytest.mark.parametrize(("spec", "why"), UNTRIED.values(), ids=UNTRIED)
+def test_where_there_is_nothing_to_try_it_is_said(
+    child: Child, spec: Any, why: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "trainwright"):
         shake_down(make_run(spec=spec), None)
     assert child.asked == 0

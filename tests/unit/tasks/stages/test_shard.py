@@ -14,17 +14,13 @@ from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tests.support.damage import overwrite
-from tests.support.nights import SPLIT, Nights, shard_here, table, uris
+from tests.support.nights import SPLIT, Nights, table, uris
 from tests.support.tiny import write_project
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+def nights(nights: Nights) -> Nights:
     """A project with one file of 200 rows."""
-    shard_here(monkeypatch)
-    nights = Nights(tmp_path / "tiny")
     nights.put("1.csv", table(0, 200, a=1))
     return nights
 
@@ -100,7 +96,7 @@ def test_splits_that_look_at_old_rows_cannot_be_extended(nights: Nights, split: 
         nights.open(split=split)
 
 
-def test_documents_that_are_not_divided_are_said(nights: Nights, tmp_path: Path) -> None:
+def test_documents_that_are_not_divided_are_said(nights: Nights) -> None:
     for number in range(12):
         (nights.folder / "days" / f"{number}.txt").write_text("a\n" * (2 if number else 40))
     split = {"by": "position", "fractions": {"train": 0.5, "test": 0.5}, "gap": 1}

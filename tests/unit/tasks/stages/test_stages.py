@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import Cancelled, CorruptError, GateNotMet, NodeLost
-from data_contracts.handoffs import Receipt
 from data_contracts.run_report import Cost
 from flows.stages import verbs
 from infra import stopping
@@ -20,47 +19,31 @@ from tasks.run.report import report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
-from tasks.stages.evaluate import evaluate, evaluation_key
-from tasks.stages.promote import promote
+from tasks.stages.evaluate import evaluation_key
 from tasks.stages.shard import sets_to_score, shard
 from tasks.stages.train import train
 from tasks.stages.trainings import find_training, trained_with, training_key
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.damage import overwrite
-from tests.support.tiny import write_project
+from tests.support.runs import carry_out
 
-pytestmark = pytest.mark.warm
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_project(tmp_path_factory.mktemp("project") / "tiny")
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
 
 def opened(spec: Path, store: Path, *overrides: str, fresh: bool = False) -> Run:
     return open_run(read_spec(spec, overrides), store_uri=str(store), options=RunOptions(fresh=fresh))
 
 
-def line(run: Run) -> Receipt:
-    dataset = shard(run, validate(run))
-    checkpoint = verify(run, train(run, dataset))
-    return promote(run, checkpoint, dataset, evaluate(run, checkpoint, dataset))
+@pytest.fixture(scope="module")
+def spec(promoted: tuple[Path, Path]) -> Path:
+    return promoted[0]
 
 
 @pytest.fixture(scope="module")
-def store(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with one promoted run."""
-    store = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
-        assert line(opened(spec, store)).decision == "promoted"
-    return store
+def store(promoted: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one promoted run, which the tests of this file share."""
+    return Path(shutil.copytree(promoted[1], tmp_path_factory.mktemp("store") / "store"))
 
 
 def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
@@ -141,8 +124,7 @@ def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path,
     assert found is None
     made = train(run, dataset)
     assert made.training == training
-    again = reopen_run(run.run_id, str(store))
-    assert find_training(again, key)[:2] == (training, made)
+    assert find_training(reopen_run(run.run_id, str(store)), key)[:2] == (training, made)
     assert find_training(opened(spec, store, fresh=True), key)[1] is None
 
 
@@ -191,5 +173,5 @@ def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_i
     collect(held, by="a test", limits=Limits(keep_s=0, grace_s=0))
     assert {link.uri for link in prove(held, "tiny@champion").links} == before
     run = opened(spec, copy)
-    assert line(run).decision == "unchanged"
+    assert carry_out(run).decision == "unchanged"
     assert {name: one.status for name, one in run.live.results.items()} == dict.fromkeys(verbs(), "reused")

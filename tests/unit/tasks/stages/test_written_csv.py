@@ -19,7 +19,7 @@ from tasks.stages import shard as stage
 from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
+pytestmark = pytest.mark.usefixtures("here")
 
 OTHER = {"separator": ";", "decimal": ",", "encoding": "utf-16", "skip_rows": 1, "comment": "#"}
 SUITE = {

@@ -48,7 +48,6 @@ def process(spec: Path, generation: int) -> Iterator[None]:
     """A process that carries the run out, and is killed."""
     command = [sys.executable, "-c", PROCESS, str(spec), str(generation)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
         try:
             assert running.stdout.readline() == b"ready\n"
             yield

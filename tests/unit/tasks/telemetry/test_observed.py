@@ -22,10 +22,7 @@ from tasks.run.run import Run
 from tasks.telemetry import observed, refuse_wrong_settings
 from tests.support.runs import make_run
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

@@ -6,36 +6,16 @@ from typing import Any
 
 import pytest
 
-from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.resolved import Price
 from tasks.telemetry import run_samples
-
-GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
-HERE = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
-BEGAN = 1_764_000_000.0
+from tests.unit.tasks.costs.test_charges import BEGAN, HERE, execution, node
+from tests.unit.tasks.costs.test_charges import gang as charged_gang
 
 
-def execution(*gangs: GangUsage, ended: float = 20, **prices: Price) -> ExecutionUsage:
-    return ExecutionUsage(
-        run_id="r1",
-        execution="e1",
-        pipeline="tiny",
-        model="tiny",
-        tags={},
-        prices={"train": GPU, "here": HERE, **prices},
-        began=BEGAN,
-        ended=BEGAN + ended,
-        gangs=list(gangs),
-    )
-
-
-def gang(generation: int = 0, **changes: Any) -> GangUsage:
+def gang(**changes: Any) -> GangUsage:
     """A node that started at 0, joined and met at 2, worked from 4 to 14 and is there until 14."""
-    node = NodeUsage(
-        number=0, started=BEGAN, joined=BEGAN + 2, working=BEGAN + 4, stopped=BEGAN + 14, released=BEGAN + 14
-    )
-    known: dict[str, Any] = {"stage": "train", "where": "trainings/k-0", "local": False, "last_step": 10}
-    return GangUsage(generation=generation, nodes=[node], met=BEGAN + 2, **{**known, **changes})
+    return charged_gang(0, node(0, 0, 2, 4, 14, 14), met=BEGAN + 2, **changes)
 
 
 def of(execution: ExecutionUsage, live: GangUsage | None = None) -> dict[tuple[str, ...], Any]:
@@ -43,7 +23,7 @@ def of(execution: ExecutionUsage, live: GangUsage | None = None) -> dict[tuple[s
 
 
 def test_a_generation_that_works_has_uncommitted_steps_and_no_lost_ones() -> None:
-    found = of(execution(), gang(ended="", kept_step=4))
+    found = of(execution(ended=BEGAN + 20), gang(ended="", kept_step=4))
     assert found["node_time_seconds", "train", "work"] == 4
     assert found["node_time_seconds", "train", "uncommitted"] == 6
     assert found["node_time_seconds", "train", "start"] == 4
@@ -54,21 +34,23 @@ def test_a_generation_that_works_has_uncommitted_steps_and_no_lost_ones() -> Non
 
 def test_a_generation_that_is_recorded_and_still_followed_counts_once() -> None:
     done = gang(ended="done", kept_step=10)
-    assert of(execution(done), done)["node_time_seconds", "train", "work"] == 10
+    assert of(execution(gangs=[done], ended=BEGAN + 20), done)["node_time_seconds", "train", "work"] == 10
 
 
 def test_this_machine_is_not_charged_beside_its_own_nodes() -> None:
-    assert of(execution(), gang(local=True, ended=""))["cost_per_hour", "USD"] == 36.0
+    assert of(execution(ended=BEGAN + 20), gang(local=True, ended=""))["cost_per_hour", "USD"] == 36.0
 
 
 def test_what_has_no_price_is_counted_apart() -> None:
     unknown = Price(machine="gpu", per_hour=None, price_date="", pool="gpu")
-    found = of(execution(gang(ended="done", kept_step=10), train=unknown))
+    found = of(
+        execution(gangs=[gang(ended="done", kept_step=10)], prices={"train": unknown, "here": HERE}, ended=BEGAN + 20)
+    )
     assert found["unpriced_time_seconds",] == 14
     assert ("cost", "USD", "work") not in found
 
 
 def test_a_run_that_has_just_begun_has_no_goodput() -> None:
-    found = of(execution(ended=0))
+    found = of(execution(ended=BEGAN))
     assert ("goodput_ratio",) not in found
     assert found["unpriced_time_seconds",] == 0

@@ -16,7 +16,7 @@ from safetensors.torch import save as in_one_piece
 from torch import nn
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.store import Store, open_store
+from infra.store import Store
 from training.checkpoint import UnsupportedState, load_module_weights, read_tensors
 from training.checkpoint.files import DTYPES, INDEX, Entry, TensorReader, TensorSlice, file_chunks, read_state
 from training.checkpoint.saver import (
@@ -63,11 +63,6 @@ def state_of(module: nn.Module) -> dict[str, Any]:
         "loops": {"counts": {1: 2}},
         "hyper_parameters": {"anything": object()},
     }
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
@@ -338,9 +333,8 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", LIES)
-def test_an_index_that_lies_is_refused(case: str, tmp_path: Path) -> None:
-    change, sentence = LIES[case]
+@pytest.mark.parametrize(("change", "sentence"), LIES.values(), ids=LIES)
+def test_an_index_that_lies_is_refused(change: Callable[[dict[str, Any]], Any], sentence: str, tmp_path: Path) -> None:
     sharded(tmp_path, torch.arange(20.0).reshape(5, 4), 2)
     index = json.loads((tmp_path / INDEX).read_text())
     (tmp_path / INDEX).write_text(json.dumps(change(index)))

@@ -40,7 +40,6 @@ def test_a_rank_names_its_newest_checkpoints_and_says_how_many_there_were(tmp_pa
         reports.sealed(Checkpoint(ref=ref, **fields))
         sizes.append((tmp_path / "rank-0.json").stat().st_size)
     report = RankFiles(tmp_path, 0).report()
-    assert report is not None
     assert report.num_checkpoints == 200
     assert [one.step for one in report.checkpoints] == list(range(201 - NAMED_CHECKPOINTS, 201))
     assert sizes[-1] < 1.1 * sizes[NAMED_CHECKPOINTS]

@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from data_contracts.errors import StorageUnavailable
-from infra.store import Store, open_store
+from infra.store import Store
 from training.checkpoint.saver import CheckpointTarget, capture, save
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -98,9 +98,8 @@ EQUAL: dict[str, tuple[pa.Array, pa.Array, bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", EQUAL)
-def test_what_equality_means(case: str, tmp_path: Path) -> None:
-    one, other, equal = EQUAL[case]
+@pytest.mark.parametrize(("one", "other", "equal"), EQUAL.values(), ids=EQUAL)
+def test_what_equality_means(one: pa.Array, other: pa.Array, equal: bool, tmp_path: Path) -> None:
     sides = [
         Side(name=name, dataset=sealed(tmp_path, name, {name: pa.table({"x": values})}), split=name, use=use, own=True)
         for name, values, use in (("train", one, TRAINED), ("test", other, SCORED))

@@ -14,6 +14,8 @@ from tests.support.splits import write_split
 from training.export.portable import RUN, SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
 from training.loader import Shards, Split
 
+pytestmark = pytest.mark.usefixtures("home")
+
 TABLE = pa.table(
     {
         "a": [0.1, 1e300, None, float("inf")],
@@ -31,11 +33,6 @@ TABLE = pa.table(
 NUMBERS = [name for name in TABLE.column_names if name != "text"]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -50,7 +47,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_batch_is_made_as_the_loader_makes_it(batch: Any, tmp_path: Path) -> None:
     shards = Shards(tmp_path / "data", write_split(tmp_path / "data", TABLE, [1, 0, 3]), "train")
     columns = columns_in(shards.schema, {"batch": batch})
-    assert columns is not None
     runs = [(0, 1), (2, 4)]
     inputs = read_columns(shards, columns.facts, runs)
     with np.errstate(over="ignore"):

@@ -63,9 +63,8 @@ CASES: dict[str, tuple[BaseException, str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_exception_has_a_cause(case: str, tmp_path: Path) -> None:
-    error, cause, exit_code = CASES[case]
+@pytest.mark.parametrize(("error", "cause", "exit_code"), CASES.values(), ids=CASES)
+def test_an_exception_has_a_cause(error: BaseException, cause: str, exit_code: int, tmp_path: Path) -> None:
     found = classify(error, tmp_path, timeout_s=60)
     assert (found.cause, found.exit_code) == (cause, exit_code)
     assert found.message.endswith(".")
@@ -91,6 +90,5 @@ def test_what_a_collective_of_lightnings_refuses_is_raised_by_torch(tmp_path: Pa
         exec(compile(f"def call{number + 1}(): call{number}()", file, "exec"), names)
     with pytest.raises(TypeError) as caught:
         names["call3"]()
-    assert caught.tb.tb_next is not None
     found = classify(caught.value.with_traceback(caught.tb.tb_next), tmp_path, timeout_s=60)
     assert (found.cause, found.message.split()[0]) == ("user_code", "torch")

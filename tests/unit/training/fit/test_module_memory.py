@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.commands import ModuleSizes, SizeRequest
+from tests.support.tiny import own_modules
 from training.fit.memory import main
 
 MODULES = """
@@ -96,10 +96,8 @@ STATE = 8 * (PARAMETERS + 100) + 4 * 4
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "weighed.py").write_text(MODULES)
-    before = list(sys.path)
-    yield tmp_path
-    sys.path[:] = before
-    sys.modules.pop("weighed", None)
+    with own_modules():
+        yield tmp_path
 
 
 def weigh(

@@ -67,9 +67,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_rank_says_why_it_cannot_begin(case: str, told: Any, tmp_path: Path) -> None:
-    launch, code, cause, sentence = REFUSED[case]
+@pytest.mark.parametrize(("launch", "code", "cause", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_rank_says_why_it_cannot_begin(
+    launch: Any, code: Any, cause: Any, sentence: Any, told: Any, tmp_path: Path
+) -> None:
     told(json.dumps(launch))
     assert main() == code
     error = json.loads((tmp_path / "rank-0.error.json").read_text())

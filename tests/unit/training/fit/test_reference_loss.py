@@ -61,33 +61,17 @@ def test_it_depends_on_the_weights_alone_and_changes_nothing() -> None:
     assert held_loss(other, lambda: BATCH, trainer) != loss
 
 
+def with_trainer(module: Net) -> Net:
+    """A module outside of a training's loops, as verify has it."""
+    module.trainer = plain_trainer({"lightning": {"model": {}}}, [])
+    return module
+
+
 class Doubling(Net):
     """Changes each batch on its way to the device."""
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return 2 * batch[0], batch[1]
-
-
-def test_the_hooks_of_a_batch_are_called_inside_and_outside_of_a_trainers_loops() -> None:
-    """A training records the loss within them, and verify computes it outside."""
-
-    class Records(L.Callback):
-        def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-            found.append(held_loss(module, lambda: BATCH, trainer))
-
-    found: list[float | None] = []
-    torch.manual_seed(1)
-    module, outside, without = Doubling(), Doubling(), Net()
-    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters())  # type: ignore[method-assign]
-    for other in (outside, without):
-        other.load_state_dict(module.state_dict())
-        other.trainer = plain_trainer({"lightning": {"model": {}}}, [])
-    settings = {"accelerator": "cpu", "max_steps": 1, "logger": False, "enable_checkpointing": False}
-    L.Trainer(**settings, enable_progress_bar=False, callbacks=[Records()]).fit(
-        module, DataLoader(TensorDataset(*BATCH), batch_size=4)
-    )
-    assert found == [held_loss(outside, lambda: BATCH, outside.trainer)]
-    assert found != [held_loss(without, lambda: BATCH, without.trainer)]
 
 
 class Scheduling(Net):
@@ -99,7 +83,10 @@ class Scheduling(Net):
         return batch[0] * (3 + self.current_epoch), batch[1] + self.trainer.global_step
 
 
-def test_verify_stands_where_the_training_stood() -> None:
+@pytest.mark.parametrize("kind", [Doubling, Scheduling])
+def test_verify_stands_where_the_training_stood_and_calls_the_hooks_of_a_batch(kind: type[Net]) -> None:
+    """A training records the loss within its loops, and verify computes it outside."""
+
     class Records(L.Callback):
         def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
             found.append(held_loss(module, lambda: BATCH, trainer))
@@ -107,18 +94,19 @@ def test_verify_stands_where_the_training_stood() -> None:
 
     found: list[float | None] = []
     kept: dict[str, torch.Tensor] = {}
-    module, outside = Scheduling(), Scheduling()
+    module = kind()
     module.configure_optimizers = lambda: torch.optim.SGD(module.parameters())  # type: ignore[method-assign]
     settings = {"accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False}
     trainer = L.Trainer(**settings, enable_progress_bar=False, callbacks=[Records()])
     trainer.fit(module, DataLoader(TensorDataset(*BATCH), batch_size=2))
-    outside.load_state_dict(kept)
-    outside.trainer = plain_trainer({"lightning": {"model": {}}}, [])
-    place_in_training(outside.trainer, step=4, epochs=2)
-    assert (
-        (outside.trainer.global_step, outside.current_epoch) == (trainer.global_step, trainer.current_epoch) == (4, 2)
-    )
-    assert found == [held_loss(outside, lambda: BATCH, outside.trainer)]
+    outside = {other: with_trainer(other()) for other in (kind, Net)}
+    for other in outside.values():
+        other.load_state_dict(kept)
+        place_in_training(other.trainer, step=4, epochs=2)
+        stands = (other.trainer.global_step, other.current_epoch)
+        assert stands == (trainer.global_step, trainer.current_epoch) == (4, 2)
+    assert found == [held_loss(outside[kind], lambda: BATCH, outside[kind].trainer)]
+    assert found != [held_loss(outside[Net], lambda: BATCH, outside[Net].trainer)], "without the hooks"
 
 
 class Gathering(Net):
@@ -129,8 +117,8 @@ class Gathering(Net):
 
 
 def test_a_step_that_gathers_is_not_compared_with_another_number_of_ranks() -> None:
-    module, trainer = Gathering(), plain_trainer({"lightning": {"model": {}}}, [])
-    module.trainer = trainer
+    module = with_trainer(Gathering())
+    trainer = module.trainer
     assert held_loss(module, lambda: BATCH, trainer, ranks=1) == held_loss(module, lambda: BATCH, trainer)
     with pytest.raises(RuntimeError, match="another number of ranks recorded the loss"):
         held_loss(module, lambda: BATCH, trainer, ranks=2)
@@ -147,8 +135,8 @@ def test_a_module_may_log_by_its_logger() -> None:
                 self.logger.experiment.add_scalar("seen", 1.0)
             return super().training_step(batch)
 
-    module, trainer = Logging(), plain_trainer({"lightning": {"model": {}}}, [])
-    module.trainer = trainer
+    module = with_trainer(Logging())
+    trainer = module.trainer
     assert held_loss(module, lambda: BATCH, trainer) is not None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import SizeRequest
+from tests.support.tiny import own_modules
 from training.fit.memory import probe
 
 KINDS = """
@@ -54,11 +54,8 @@ def doubled(batch):
 def project(tmp_path: Path, repository: Path) -> Iterator[Path]:
     (tmp_path / "kinds.py").write_text(KINDS)
     shutil.copy(repository / "tests/support/module_zoo.py", tmp_path)
-    before = list(sys.path)
-    yield tmp_path
-    sys.path[:] = before
-    for name in ("kinds", "module_zoo"):
-        sys.modules.pop(name, None)
+    with own_modules():
+        yield tmp_path
 
 
 COLUMNS = {"x": "tensor<float32>[16]", "y": "int64"}
@@ -121,9 +118,8 @@ UNPROBED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", UNPROBED)
-def test_what_cannot_be_measured_says_why(case: str, project: Path) -> None:
-    name, settings, why = UNPROBED[case]
+@pytest.mark.parametrize(("name", "settings", "why"), UNPROBED.values(), ids=UNPROBED)
+def test_what_cannot_be_measured_says_why(name: str, settings: dict[str, Any], why: str, project: Path) -> None:
     steps, said = probe(asked(project, name, **settings), 0)
     assert steps == []
     assert said.startswith(why)

@@ -59,8 +59,7 @@ def test_what_is_written_is_read(name, tmp_path):
 def test_columns_are_read_in_the_order_asked_for(name, tmp_path):
     table = normalised(rows.every_kind())
     path = _write(name, table, tmp_path)
-    read = shard_reader(name)(path, table.schema, ["string", "int8"])
-    assert read.equals(table.select(["string", "int8"]))
+    assert shard_reader(name)(path, table.schema, ["string", "int8"]).equals(table.select(["string", "int8"]))
     with pytest.raises(UsageError, match="no column 'nope'"):
         shard_reader(name)(path, table.schema, ["nope"])
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.pipeline_spec import SplitSpec
 from data_contracts.quoting import LOG
 from infra.sources.types import misfit
 from tests.support.splits import normalised
@@ -17,6 +18,7 @@ from training.formats import schema, tfrecord
 from training.formats.schema import Facts, Mismatch
 from training.shard import first_pass
 from training.shard.key_digests import UnusableKey, key_digests
+from training.shard.splitter import Splitter
 
 SECRET = "jane@x.example"
 ONE = pa.table({SECRET: [1]})
@@ -36,6 +38,7 @@ TWINS = pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET])
 OBJECTS = pa.table({"a": [[{SECRET: 1}]]})
 CASES: dict[str, Callable[[], object]] = {
     "pick": lambda: schema.pick(ONE.schema, ["nope"]),
+    "a missing column of a split": lambda: Splitter(SplitSpec.model_validate({"key": "name"}), ONE.schema),
     "two of one name": lambda: normalised(TWINS),
     "two of one name from a transform": lambda: first_pass.checked_rows(TWINS),
     "a type that no shard holds": lambda: schema.type_text(pa.field(SECRET, pa.struct([("a", pa.int64())]))),

@@ -16,6 +16,8 @@ from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
 from training.loader import MemoryBudget, Shards, Split
 
+pytestmark = pytest.mark.usefixtures("home")
+
 TABLE = pa.table(
     {
         "id": [0, 1, 2, 3],
@@ -37,11 +39,6 @@ TABLE = pa.table(
 ROOMS = {"memory": MemoryBudget(2**30, 0), "cache": MemoryBudget(0, 2**30), "shards": MemoryBudget(2**13, 0)}
 # In order and beyond memory, in shards of two rows: what is gathered comes from several places.
 rooms = pytest.mark.parametrize("room", ROOMS)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
 
 
 def split(folder: Path, room: str = "memory", batch: Any = None, table: pa.Table = TABLE, **loader: Any) -> Split:

@@ -49,9 +49,8 @@ BATCHES: dict[str, tuple[Any, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_columns_must_agree_on_the_rows(name: str) -> None:
-    batch, rows = BATCHES[name]
+@pytest.mark.parametrize(("batch", "rows"), BATCHES.values(), ids=BATCHES)
+def test_columns_must_agree_on_the_rows(batch: Any, rows: int | None) -> None:
     assert rows_of(batch, iter([]), 0) == rows
 
 

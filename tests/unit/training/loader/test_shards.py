@@ -18,13 +18,10 @@ from training.formats import shard_path
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
 from training.order import make_plan
 
+pytestmark = pytest.mark.usefixtures("home")
+
 TABLE = pa.table({"x": pa.array(range(40), pa.int64())})
 PLACES = {"memory": MemoryBudget(2**30, 0), "cache": MemoryBudget(0, 2**30), "shards": MemoryBudget(4 * 10 * 8, 0)}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
 
 
 def flip(path: Path) -> None:

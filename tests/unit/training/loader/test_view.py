@@ -6,28 +6,22 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
-from tests.support.lightning_training import quiet_trainer
 from tests.support.splits import write_split
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
-from training.loader.loaders import LoaderView, loader_of, with_view
+from training.loader.loaders import LoaderView
 from training.loader.rows import AllRows, StreamedRows
 from training.order import epoch_order, make_plan
+
+pytestmark = pytest.mark.usefixtures("home")
 
 ROWS, BATCH = 50, 8
 BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)
 PER_EPOCH = ROWS // BATCH * BATCH
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
 
 
 def made(folder: Path, room: MemoryBudget, **more: Any) -> TrainLoader:
@@ -86,41 +80,3 @@ def test_a_look_does_not_meet_the_thread_in_the_middle_of_a_read(
         next(iter(LoaderView(loader)))
     loader.close()
     assert all(met)
-
-
-class Looks(L.LightningModule):
-    def __init__(self, looks: bool) -> None:
-        super().__init__()
-        self.layer, self.looks, self.rows, self.seen = torch.nn.Linear(1, 1), looks, [], []  # type: ignore[var-annotated]
-
-    def look(self) -> None:
-        if self.looks:
-            self.seen.append(len([*self.trainer.train_dataloader]))  # type: ignore[misc]
-            next(iter(self.trainer.train_dataloader))  # type: ignore[arg-type]
-
-    on_train_start = on_train_epoch_start = on_train_epoch_end = on_train_end = look
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.look()
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.rows += batch[0].tolist()
-        return self.layer(batch[0][:, None]).mean()
-
-    def configure_optimizers(self) -> Any:
-        self.planned = self.trainer.estimated_stepping_batches
-        return torch.optim.SGD(self.parameters(), lr=0.001)
-
-
-def test_a_trainer_takes_the_same_rows_wherever_a_module_looks(tmp_path: Path) -> None:
-    rows = []
-    for looks in (False, True):
-        loader, module = made(tmp_path / f"{looks}", MemoryBudget(2**30, 0)), Looks(looks)
-        trainer = quiet_trainer(max_epochs=2, accumulate_grad_batches=2)
-        trainer.fit(module, **with_view({"train_dataloaders": loader}))
-        assert loader_of(trainer) is loader
-        assert (module.planned, loader.samples) == (12, 2 * PER_EPOCH)
-        assert set(module.seen) <= {12}
-        rows.append(module.rows)
-        loader.close()
-    assert rows[0] == rows[1] == in_order(0) + in_order(1)

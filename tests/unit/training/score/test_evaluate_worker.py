@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
 from data_contracts.messages.commands import ExportRequest
 from infra.records.evaluations import outcomes_of, unsealed
-from infra.store import Store, open_store
+from infra.store import Store
 from tests.support.gang import make_dataset
 from tests.support.scoring import ready_module
+from tests.support.tiny import own_modules
 from training.checkpoint.saver import CheckpointTarget, capture, save
 from training.export import worker as export_worker
 from training.fit.reference_loss import record
@@ -62,26 +62,20 @@ TRAIN = {
 @pytest.fixture
 def projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
     """The champion's project and today's, both with a `metrics.py`."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
     champion, today = tmp_path / "champion", tmp_path / "today"
     for folder, files in ((champion, {"model": MODEL, "metrics": THEIRS}), (today, {"metrics": OURS})):
         folder.mkdir()
         for name, text in files.items():
             (folder / f"{name}.py").write_text(text)
-    yield champion, today
-    for name in ("model", "metrics"):
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
+    with own_modules():
+        yield champion, today
 
 
 @pytest.fixture
 def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> EvaluateRequest:
     """What evaluate asks for of a sealed checkpoint of the champion's module."""
-    checkpoint = sealed(store, tmp_path, ready_module(TRAIN, projects[0]))
+    with own_modules():
+        checkpoint = sealed(store, tmp_path, ready_module(TRAIN, projects[0]))
     dataset = make_dataset(tmp_path / "dataset", {"train": 8, "test": 10})
     theirs, ours = (Ref(uri=f"code/{name}", id=name * 64, seal=name * 64) for name in "ab")
     return EvaluateRequest(
@@ -124,7 +118,6 @@ def verified(asked: EvaluateRequest) -> Verified:
 
 
 def test_a_champion_is_scored_by_todays_metrics_and_its_own_code(request_of: EvaluateRequest) -> None:
-    sys.modules.pop("model"), sys.modules.pop("metrics")
     found = evaluate_worker.main(request_of, lambda _: None)
     assert found.metrics["score"].value == 7.0
     assert found.metrics["score"].rows == 10
@@ -133,7 +126,6 @@ def test_a_champion_is_scored_by_todays_metrics_and_its_own_code(request_of: Eva
 def test_the_scores_of_a_sealed_set_are_apart_from_all_that_people_read(
     request_of: EvaluateRequest, store: Store
 ) -> None:
-    sys.modules.pop("model"), sys.modules.pop("metrics")
     sets = {"judge": {"split": "test", "sealed": True}, "open": {"split": "test"}}
     asked = request_of.model_copy(
         update={
@@ -162,7 +154,6 @@ def test_layers_that_are_made_late_are_there_when_weights_are_loaded(request_of:
 
 def test_a_module_without_those_layers_does_not_fit(request_of: EvaluateRequest, projects: tuple[Path, Path]) -> None:
     (projects[0] / "model.py").write_text(MODEL.replace("nn.Linear(4, 1)", "nn.Identity()"))
-    sys.modules.pop("model")
     with pytest.raises(CorruptError, match="the module has no layer.bias"):
         verified(request_of)
 
@@ -205,7 +196,6 @@ def test_what_setup_does_comes_before_the_weights(
     guard: bool, request_of: EvaluateRequest, projects: tuple[Path, Path], store: Store, tmp_path: Path
 ) -> None:
     (projects[0] / "model.py").write_text(SETUP.replace("GUARD", str(guard)))
-    sys.modules.pop("model"), sys.modules.pop("metrics")
     dataset = request_of.sets[""].dataset
     split = Split(Shards(tmp_path / "dataset", dataset, "test"), batch=["x", "y"], in_order=True)
     rows = OrderedLoader(split, 4)
@@ -215,7 +205,6 @@ def test_what_setup_does_comes_before_the_weights(
             one.copy_(torch.linspace(-1, 1, one.numel()).reshape(one.shape) / (number + 1))
     train_rows = Split(Shards(tmp_path / "dataset", dataset, "train"), batch=["x", "y"], in_order=True)
     held = record(trained, lambda: train_rows.take(slice(0, 8)), trained.trainer, sharded=False, rows=8)
-    assert held is not None
     saved = {"state_dict": trained.state_dict(), "pytorch-lightning_version": L.__version__}
     torch.save(saved, tmp_path / "saved.ckpt")
     lightning, theirs = plain_trainer(TRAIN, []), {"dataloaders": rows, "ckpt_path": tmp_path / "saved.ckpt"}
@@ -241,6 +230,8 @@ def test_what_setup_does_comes_before_the_weights(
     assert answer.loss == (None if guard else held["loss"])
     assert ("train_dataloader" in answer.raised or "NoneType" in answer.raised) == guard
 
+    if guard:
+        return  # an export never sets up the fit stage
     (tmp_path / "exported").mkdir()
     export = ExportRequest(
         store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, split="test", targets=["y"],
@@ -286,15 +277,14 @@ def test_the_truth_that_a_data_module_gives_is_told_apart(
     told = {}
     cases = {"first": (0, 8, 4), "same": (0, 8, 3), "own": (0, 8, 2), "other": (1, 8, 4), "fewer": (0, 7, 4)}
     for name, (first, rows, batch) in cases.items():
-        sys.modules.pop("model", None), sys.modules.pop("metrics", None), sys.modules.pop("rows", None)
         data = {"class_path": "rows.Rows", "init_args": {"first": first, "rows": rows, "batch": batch}}
         train = {**TRAIN, "batch": None, "lightning": {**TRAIN["lightning"], "data": data}}
         asked: dict[str, Any] = {"uri": f"evaluations/{name}-0", "train": train, "sets": {}, "data_external": True}
         asked["evaluate"] = {"metrics": {"mse": metric}}
-        found = evaluate_worker.main(request_of.model_copy(update=asked), lambda _: None)
+        with own_modules():
+            found = evaluate_worker.main(request_of.model_copy(update=asked), lambda _: None)
         told[name] = store.manifest(f"evaluations/{name}-0").provenance["rows"]["mse"]
         assert found.metrics["mse"].rows == rows
-    sys.modules.pop("rows", None)
     assert told["first"] == told["same"] == told["own"], "however they are batched, and whatever the inputs are"
     assert len({one["digest"] for one in told.values()}) == 3
     assert {one["of"] for one in told.values()} == {"truth"}
@@ -306,10 +296,8 @@ def test_predictions_that_are_no_numbers_are_kept_for_the_contract_which_names_t
     (projects[0] / "metrics.py").write_text(
         "import torch\n\ndef halve(x):\n    return torch.where(torch.arange(len(x)) == 3, float('nan'), x)\n"
     )
-    sys.modules.pop("model"), sys.modules.pop("metrics")
-    with pytest.raises(InsufficientEvidence, match="the prediction or the truth is NaN in 1 of 10 rows"):
+    with own_modules(), pytest.raises(InsufficientEvidence, match="the prediction or the truth is NaN in 1 of 10 rows"):
         evaluate_worker.main(request_of, lambda _: None)
-    sys.modules.pop("model"), sys.modules.pop("metrics")
     found = evaluate_worker.main(request_of.model_copy(update={"predictions": True}), lambda _: None)
     assert found.undecided.startswith("evaluate.metrics.score: the prediction or the truth is NaN in 1 of 10 rows")
     assert found.metrics == {}
@@ -362,7 +350,6 @@ def test_an_error_names_what_raised_and_the_rows_of_its_batch(
 ) -> None:
     for folder in projects if module == "metrics" else projects[:1]:
         (folder / f"{module}.py").write_text(RAISING[module] + (THEIRS if module == "metrics" else ""))
-    sys.modules.pop("model"), sys.modules.pop("metrics")
     asked = request_of.model_copy(update={"evaluate": {**request_of.evaluate, "batch_size": 4}})
     with pytest.raises(UserCodeError, match=sentence):
         evaluate_worker.main(asked, lambda _: None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from data_contracts.pipeline_spec import MetricSpec
 from training.score.metrics import metric_classes
 from training.score.scoring import Scorer, score
 from training.score.team import Progress
-from training.user.imports import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}
 HERE = Path(__file__).parent
@@ -53,14 +51,17 @@ def batches(sizes: tuple[int, ...] = (4, 4, 2), seed: int = 0) -> list[tuple[tor
     return [(torch.randn(n, 3, generator=draw), torch.randint(0, 3, (n,), generator=draw)) for n in sizes]
 
 
-class Loader:
-    """An iterable with a length, as our loader is; Lightning takes a list for several loaders."""
+class Batches:
+    """A loader of these batches."""
+
+    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.batches = batches
 
     def __len__(self) -> int:
-        return len(batches())
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(batches())
+        return iter(self.batches)
 
 
 def scored(
@@ -68,7 +69,7 @@ def scored(
 ) -> dict:
     specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
     scorer = Scorer(train, HERE, Progress(lambda report: None))
-    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), scorer)
+    return score(module or Module(), source or Batches(*batches()), specs, metric_classes(specs, HERE, HERE), scorer)
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,6 +114,8 @@ class Dictionary(Module):
 
 
 class NoTest(L.LightningModule):
+    """Its input is its prediction."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
@@ -191,9 +194,8 @@ LOGGED: dict[str, tuple[Any, float]] = {
 }
 
 
-@pytest.mark.parametrize("how", LOGGED)
-def test_what_is_logged_in_another_way_has_lightnings_own_value(how: str) -> None:
-    log, expected = LOGGED[how]
+@pytest.mark.parametrize(("log", "expected"), LOGGED.values(), ids=LOGGED)
+def test_what_is_logged_in_another_way_has_lightnings_own_value(log: Any, expected: float) -> None:
 
     class Logs(Module):
         def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
@@ -240,58 +242,6 @@ def test_a_data_modules_own_hooks_see_its_batches() -> None:
     assert "setup" not in vars(data)
 
 
-METRICS = """
-import torchmetrics
-class Constant(torchmetrics.MeanMetric):
-    def compute(self):
-        return super().compute() * 0 + helper.VALUE
-import helper
-"""
-
-
-def test_metrics_come_from_their_own_project_and_leave_its_names_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    folders = [tmp_path / "today", tmp_path / "champion"]
-    for number, folder in enumerate(folders):
-        folder.mkdir()
-        (folder / "judging.py").write_text(METRICS.replace("helper", "judging_helper"))
-        (folder / "judging_helper.py").write_text(f"VALUE = {number}")
-    specs = {"c": MetricSpec(class_path="judging.Constant", target="y", mode="max")}
-    try:
-        made = metric_classes(specs, *folders)["c"]()
-        made.update(torch.ones(1))
-        assert float(made.compute()) == 0
-        assert not [name for name in sys.modules if name.startswith("judging")]
-        assert str(folders[0]) not in sys.path
-        add_project(folders[1])
-        assert __import__("judging_helper").VALUE == 1
-    finally:
-        for name in ("judging", "judging_helper"):
-            sys.modules.pop(name, None)
-
-
-class Identity(L.LightningModule):
-    """Its input is its prediction."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
-class Batches:
-    """A loader of these batches."""
-
-    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(self.batches)
-
-
 SCORES = torch.tensor([0.9, 0.2, 0.8, 0.4, 0.7])
 LABELS = torch.tensor([1, 0, 1, 1, 0])
 SEVERAL = torch.stack([SCORES, 1 - SCORES, SCORES.flip(0)], 1), torch.stack([LABELS, 1 - LABELS, LABELS.flip(0)], 1)
@@ -303,28 +253,27 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("prediction", "target"), FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", ["BinaryAccuracy", "BinaryAUROC", "BinaryF1Score"])
-def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, form: str) -> None:
+def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, prediction: Any, target: Any) -> None:
     metric = {"m": {"class_path": f"{PREFIX}{name}", "target": "y"}}
-    prediction, target = FORMS[form]
     loader = Batches((prediction[:4], target[:4]), (prediction[4:], target[4:]))
-    plain = scored(metric, Identity(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
-    assert scored(metric, Identity(), source=loader)["m"].value == plain.value
+    plain = scored(metric, NoTest(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
+    assert scored(metric, NoTest(), source=loader)["m"].value == plain.value
 
 
 def test_several_labels_that_are_floats_are_scored_by_each_metric() -> None:
     prediction, target = SEVERAL
     names = ("MultilabelF1Score", "MultilabelAUROC", "MultilabelAveragePrecision", "MultilabelAccuracy")
     metrics = {n: {"class_path": f"{PREFIX}{n}", "init_args": {"num_labels": 3}, "target": "y"} for n in names}
-    found = scored(metrics, Identity(), source=Batches((prediction, target.float())))
-    plain = scored(metrics, Identity(), source=Batches((prediction, target)))
+    found = scored(metrics, NoTest(), source=Batches((prediction, target.float())))
+    plain = scored(metrics, NoTest(), source=Batches((prediction, target)))
     assert {n: one.value for n, one in found.items()} == {n: one.value for n, one in plain.items()}
 
 
 def test_what_is_no_label_stays_a_float() -> None:
     metrics = {"m": {"class_path": "torchmetrics.MeanSquaredError", "target": "y", "mode": "min"}}
-    found = scored(metrics, Identity(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
+    found = scored(metrics, NoTest(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
     assert found.value.value == pytest.approx(float(((SCORES - LABELS) ** 2).mean()))
 
 

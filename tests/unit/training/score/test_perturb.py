@@ -50,9 +50,7 @@ def test_one_after_the_other() -> None:
     def double(batch: int) -> int:
         return batch * 2
 
-    both = then(add, double)
-    assert both is not None
-    assert both(3) == 8
+    assert then(add, double)(3) == 8
     assert then(None, double) is double
     assert then(add, None) is add
     assert then(None, None) is None

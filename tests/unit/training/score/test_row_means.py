@@ -33,8 +33,7 @@ def two_classes(rows: tuple[int, int], wrong: tuple[int, int], batch: int, in_or
     return DataLoader(list(zip(scores.split(batch), truth.split(batch), strict=True)), None)
 
 
-@pytest.mark.parametrize("in_order", [False, True], ids=["mixed", "by class"])
-@pytest.mark.parametrize("batch", [1, 512, 10_000])
+@pytest.mark.parametrize(("batch", "in_order"), [(50, False), (512, True), (10_000, False)])
 @pytest.mark.parametrize(
     ("rows", "wrong"),
     [((505, 495), (30, 30)), ((501, 499), (1, 0)), ((500, 500), (9, 0))],
@@ -50,14 +49,6 @@ def test_a_macro_average_is_not_taken_for_a_mean(
     assert found.value.unit == ("dataset" if batch < sum(rows) else "batch")
 
 
-def test_of_two_macro_averages_the_smaller_is_smaller() -> None:
-    values = [
-        scored({"a": {**MACRO, "target": "y"}}, Answers(), source=two_classes((5005, 4995), wrong, 5000, False))["a"]
-        for wrong in ((280, 320), (320, 280))
-    ]
-    assert values[0].value.value < values[1].value.value - 7e-6
-
-
 MEANS: dict[str, tuple[str, dict[str, Any]]] = {
     "squared error": ("torchmetrics.MeanSquaredError", {}),
     "absolute error": ("torchmetrics.MeanAbsoluteError", {}),
@@ -65,13 +56,12 @@ MEANS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MEANS)
-@pytest.mark.parametrize("batch", [1, 64, 1000])
-def test_a_mean_in_single_precision_keeps_its_rows(name: str, batch: int) -> None:
+@pytest.mark.parametrize(("class_path", "init_args"), MEANS.values(), ids=MEANS)
+@pytest.mark.parametrize("batch", [64, 1000])
+def test_a_mean_in_single_precision_keeps_its_rows(class_path: str, init_args: dict[str, Any], batch: int) -> None:
     draw = torch.Generator().manual_seed(1)
     answers, truth = (torch.randn(400, 5, generator=draw) * 1000 for _ in range(2))
-    class_path, init_args = MEANS[name]
-    if name != "cosine":
+    if "Cosine" not in class_path:
         answers, truth = answers[:, 0], truth[:, 0]
     source = DataLoader(list(zip(answers.split(batch), truth.split(batch), strict=True)), None)
     metric = {"class_path": class_path, "init_args": init_args, "target": "y"}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import sklearn.metrics
 import torch
 import torchmetrics.classification
 import torchmetrics.regression
@@ -18,6 +16,7 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from tasks.evidence.paired_scores import value_of
 from tasks.evidence.resampled_metrics import keeps_pairs, resampled_metric
+from tests.unit.training.score.test_metrics import NoTest
 from training.score import metrics as score_metrics
 from training.score.metrics import PredictionScore
 from training.score.outcomes import PairTable, Scored
@@ -131,16 +130,6 @@ def pairs_in(table: PairTable, kept: Any) -> tuple[Any, Any]:
     return target[kept], (predictions[0] if len(predictions) == 1 else np.stack(predictions, axis=1))[kept]
 
 
-@pytest.mark.parametrize("size", [1, 7, 83, 400])
-def test_the_area_is_scikit_learns_and_the_accuracy_of_a_slice_is_that_of_its_rows(size: int) -> None:
-    prediction, target = drawn("BinaryAUROC", 400)
-    area = in_batches("BinaryAUROC", {}, size, prediction, target).value.value
-    assert area == pytest.approx(sklearn.metrics.roc_auc_score(target, prediction), abs=1e-6)
-    right = (prediction > 0) == (target == 1)
-    found = in_batches("BinaryAccuracy", {}, size, prediction, target)
-    assert found.outcomes.values == right.float().tolist()
-
-
 @pytest.mark.parametrize("most", [0, 300, 2**24])
 def test_scores_wait_in_memory_and_in_a_file(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_metrics, "_IN_MEMORY_BYTES", most)
@@ -226,13 +215,6 @@ def test_what_is_defined_keeps_its_value(kind: str, init_args: dict[str, Any], t
     assert found.undefined == ""
 
 
-class Answers(L.LightningModule):
-    """Its input is its answer."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
 def test_scores_of_a_set_are_what_they_were_on_the_sets_before() -> None:
     spec = {"right": MetricSpec(class_path="torchmetrics.classification.BinaryAccuracy", target="y", mode="max")}
     classes = {"right": torchmetrics.classification.BinaryAccuracy}
@@ -240,7 +222,7 @@ def test_scores_of_a_set_are_what_they_were_on_the_sets_before() -> None:
 
     def right(scorer: Scorer, *scores: float) -> float:
         rows = torch.utils.data.DataLoader([(torch.tensor(scores), truth)], batch_size=None)
-        return score(Answers(), rows, spec, classes, scorer)["right"].value.value
+        return score(NoTest(), rows, spec, classes, scorer)["right"].value.value
 
     def scorer() -> Scorer:
         train = {"lightning": {"trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}

@@ -159,15 +159,6 @@ def test_a_split_that_need_not_have_rows_is_kept_empty(tmp_path):
     assert Shards(tmp_path, [_table(50)], split=split).sharded.splits["val"] == []
 
 
-def test_a_split_by_time_in_parts_is_that_of_all_times(tmp_path):
-    times = np.random.default_rng(0).permutation(1000)
-    rows = pa.table({"at": pa.array(times, pa.timestamp("s"))})
-    made = Shards(tmp_path, [rows.slice(0, 300), rows.slice(300)], split={"time": "at"})
-    found = [sorted(value.second + 60 * value.minute for value in made.read(split)["at"].to_pylist())
-             for split in ("train", "val", "test")]  # fmt: skip
-    assert found == [list(range(800)), list(range(800, 900)), list(range(900, 1000))]
-
-
 # ---- refusals
 
 
@@ -211,9 +202,3 @@ def test_a_key_on_two_sides_is_named_whichever_file_has_it(tmp_path, monkeypatch
     tables[2] = tables[2].slice(1)
     made = Shards(tmp_path / "b", tables, split=split, workers=workers)
     assert [made.rows(name) for name in ("train", "test")] == [100, 49]
-
-
-def test_the_row_of_a_missing_value_counts_over_all_files(tmp_path):
-    tables = [pa.table({"part": ["train", "test"]}), pa.table({"part": ["train", None, None]})]
-    with pytest.raises(UsageError, match="rows without a value in 'part' .*: 2, the first is row 3"):
-        Shards(tmp_path, tables, split={"column": "part"})

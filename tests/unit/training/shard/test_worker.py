@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,8 +22,8 @@ from infra.files import file_digest
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from tests.support.shard_rows import shard_reader
+from tests.support.tiny import own_modules
 from training.formats.schema import read_schema
-from training.shard import units
 from training.shard.splitter import REQUIRED
 from training.shard.worker import main
 
@@ -50,7 +49,7 @@ def random(batch):
 
 
 @pytest.fixture
-def given(tmp_path, monkeypatch):
+def given(tmp_path):
     """A request for a CSV of 100 rows, and the store it writes to."""
     raw = tmp_path / "raw.csv"
     raw.write_text("x,name\n" + "".join(f"{n},row {n}\n" for n in range(100)))
@@ -58,9 +57,6 @@ def given(tmp_path, monkeypatch):
     project.mkdir()
     (project / "mine.py").write_text(textwrap.dedent(PROJECT))
     open_store(str(tmp_path / "store"))
-    # `main` called here imports the user's module; a child process would leave nothing behind.
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
 
     def request(*, store: str = "store", **changes):
         if store != "store":
@@ -85,7 +81,8 @@ def given(tmp_path, monkeypatch):
             **changes,
         }
 
-    return request
+    with own_modules():  # `main` called here imports the user's module; a child process would leave nothing behind
+        yield request
 
 
 def _run(request) -> Dataset:
@@ -173,21 +170,6 @@ def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, 
     assert found["calls"] > 100
     assert found["missed"] == []
     assert found["went_on_with_shards"] > 0
-
-
-def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):
-    forkserver._forkserver._stop()  # one that an earlier test left has no record of this server's credentials
-    monkeypatch.setattr(units, "TASK_BYTES", 1)
-    request = given()
-    twice = {**request, "files": request["files"] * 2}
-    bucket = f"s3://{s3_server.bucket()}/store"
-    open_store(bucket, s3_server.options)
-    alone = _run({**twice, "shards": {**twice["shards"], "workers": 1}})
-    away = {**twice, "store": {"uri": bucket, "options": s3_server.options}}
-    together = _run({**away, "shards": {**twice["shards"], "workers": 2, "memory_bytes": 2**20}})
-    assert together.ref.id == alone.ref.id
-    assert together.splits == alone.splits
-    open_store(bucket, s3_server.options).verify(together.ref)
 
 
 def test_a_transform_is_found_in_the_project_and_given_its_arguments(given):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from data_contracts.errors import UsageError, UserCodeError
+from tests.support.tiny import own_modules
 from training.fit.measuring import History
 from training.fit.strategies import units
 from training.order import Plan
@@ -22,7 +21,6 @@ from training.user.ready import (
     build_all,
     build_datamodule,
     build_module,
-    datamodule_of,
     in_micro_batches,
     make_ready,
     plain_trainer,
@@ -54,55 +52,6 @@ class Late(L.LightningModule):
         return self.layer(x)
 
 
-class Ordered(L.LightningModule):
-    # Its setup makes a layer each time; it notes what is called when.
-    calls = []
-
-    def __init__(self):
-        super().__init__()
-        self.calls.append("__init__")
-
-    def prepare_data(self):
-        self.calls.append("prepare_data")
-
-    def setup(self, stage):
-        self.calls.append(f"setup {stage} {self.trainer.state.fn.value} {self.trainer.datamodule is not None}")
-        self.layer = nn.Linear(2, 2)
-
-    def configure_model(self):
-        self.calls.append("configure_model")
-
-    def on_load_checkpoint(self, checkpoint):
-        self.calls.append("weights")
-
-    def training_step(self, batch):
-        return self.layer(batch).sum()
-
-    def predict_step(self, batch):
-        return self.layer(batch)
-
-    def test_step(self, batch):
-        self.log("sum", self.layer(batch).sum())
-
-    def configure_optimizers(self):
-        import torch
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
-class Telling(L.LightningDataModule):
-    def prepare_data(self):
-        Ordered.calls.append("data: prepare_data")
-
-    def setup(self, stage):
-        Ordered.calls.append(f"data: setup {stage}")
-
-    def loader(self):
-        import torch
-        return torch.utils.data.DataLoader(torch.ones(1, 2))
-
-    train_dataloader = test_dataloader = predict_dataloader = loader
-
-
 class Raises(L.LightningModule):
     def __init__(self):
         raise RuntimeError("on purpose")
@@ -128,12 +77,10 @@ def scale_pair(sample, by):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "mine.py").write_text(MODULES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    sys.modules.pop("mine", None)  # another file's tests import one of this name
-    yield tmp_path
-    sys.modules.pop("mine", None)
+    with own_modules():
+        yield tmp_path
 
 
 def train(model: str = "Net", **lightning: Any) -> dict[str, Any]:
@@ -156,54 +103,6 @@ def test_a_module_has_the_layers_that_it_makes_late_and_makes_them_once(project:
     loader = torch.utils.data.DataLoader(torch.zeros(1, 2))
     plain_trainer(train(), []).predict(later, loader, return_predictions=False)
     assert later.calls == 1
-
-
-@pytest.mark.parametrize("stage", ["fit", "test", "predict"])
-def test_a_module_becomes_ready_as_a_trainer_makes_it(stage: str, project: Path) -> None:
-    sys.path.insert(0, str(project))
-    mine = importlib.import_module("mine")
-    quiet = plain_trainer({"lightning": {"trainer": {"accelerator": "cpu"}}}, [])
-    state, saved = {"layer.weight": torch.eye(2), "layer.bias": torch.ones(2)}, project / "c"
-    quiet.fit_loop.max_epochs = 1
-    quiet.fit(mine.Ordered(), datamodule=mine.Telling())
-    quiet.save_checkpoint(saved)
-    checkpoint = torch.load(saved, weights_only=False)
-    torch.save({**checkpoint, "state_dict": state}, saved)
-
-    def watch(run: Callable[[], Any]) -> tuple[list[str], Any]:
-        mine.Ordered.calls.clear()
-        module = run()
-        assert torch.equal(module.layer.weight, state["layer.weight"])
-        return list(mine.Ordered.calls), module
-
-    def by_lightning() -> Any:
-        trainer, module = plain_trainer(train(), []), mine.Ordered()
-        trainer.fit_loop.max_epochs = 1
-        getattr(trainer, stage)(module, datamodule=mine.Telling(), ckpt_path=saved)
-        return module
-
-    def load(module: Any) -> None:
-        module.on_load_checkpoint({})
-        module.load_state_dict(state)
-
-    def by_us() -> Any:
-        module = build_module(train("Ordered"), project, load=load)
-        data = train("Ordered", data={"class_path": "mine.Telling"})
-        make_ready(module, plain_trainer(train(), []), stage, project, datamodule_of(module, data, project, ""))
-        return module
-
-    def by_our_trainer() -> Any:
-        module = build_module(train("Ordered"), project, load=load)
-        for _ in range(2):  # one run for each set, and for each kind of metric
-            getattr(plain_trainer(train(), []), stage)(module, datamodule=mine.Telling())
-        return module
-
-    expected, _ = watch(by_lightning)
-    # The data module's constructor makes the module a second time, as LightningCLI does.
-    ours = [call for at, call in enumerate(watch(by_us)[0]) if at == 0 or call != "__init__"]
-    assert ours == expected
-    if stage != "fit":
-        assert watch(by_our_trainer)[0] == expected + expected[1:]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +190,6 @@ def test_a_module_that_raises_when_it_is_made_is_the_users(project: Path) -> Non
 
 def test_a_transform_is_bound_to_its_arguments(project: Path) -> None:
     bound = batch_transform({"transform": {"call": "mine.scale", "args": {"by": 3}}}, project)
-    assert bound is not None
     assert bound(2) == 6
     assert batch_transform({"transform": None}, project) is None
 
@@ -300,7 +198,6 @@ def test_a_transform_is_bound_to_its_arguments(project: Path) -> None:
 def test_a_transform_may_take_each_sample(keys: tuple[str, ...] | None, project: Path) -> None:
     call = "mine.scale_sample" if keys else "mine.scale_pair"
     bound = batch_transform({"transform": {"call": call, "args": {"by": 3}, "per": "sample"}}, project)
-    assert bound is not None
     columns = (torch.tensor([[1.0, 2.0], [3.0, 4.0]]), ["a", "b"])
     made = bound(dict(zip(keys, columns, strict=True)) if keys else columns)
     x, y = (made["x"], made["y"]) if keys else made
@@ -329,7 +226,6 @@ def test_a_plain_trainer_takes_what_a_module_may_ask_it_for(project: Path) -> No
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
     assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", 9)
     # Nothing is written, and a module that writes through its logger goes on.
-    assert trainer.logger is not None
     assert [trainer.log_dir, trainer.logger.log_dir, trainer.logger.save_dir] == 3 * [trainer.default_root_dir]
     trainer.logger.experiment.add_image("x", None)  # type: ignore[attr-defined]
     assert (trainer.checkpoint_callback, trainer.progress_bar_callback) == (None, None)
@@ -339,7 +235,6 @@ def test_a_training_without_a_logger_says_so_once(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer = build_all(train(), project, "", {"devices": 1, "logger": History(str(tmp_path))}, [])[2]
-    assert trainer.logger is not None
     for _ in range(2):
         trainer.logger.experiment.add_figure("x", None)  # type: ignore[attr-defined]
     [said] = [record.getMessage() for record in caplog.records if "experiment" in record.getMessage()]

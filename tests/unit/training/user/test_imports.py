@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import pytest
 
 from data_contracts.errors import ContractRejected, UsageError, UserCodeError
+from tests.support.tiny import own_modules
 from training.user.imports import add_project, load_callable, load_class, user_code
 
 FILES = {
@@ -23,16 +23,13 @@ FILES = {
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path) -> Iterator[Path]:
     project = tmp_path / "project"
     for name, text in FILES.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
-    yield add_project(project)
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
+    with own_modules():
+        yield add_project(project)
 
 
 @pytest.mark.parametrize(
