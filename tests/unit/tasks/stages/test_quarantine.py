@@ -23,7 +23,7 @@ from tasks.stages.validate import validate
 from tests.support.shard_rows import rows_in
 from tests.support.tiny import write_project
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
 ON = "contract.quarantine.max_share=0.05"
 
 

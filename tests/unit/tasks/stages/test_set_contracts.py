@@ -20,7 +20,7 @@ from tasks.stages.shard import shard
 from tasks.stages.validate import set_report, set_requests, validate
 from tests.support.tiny import SPEC, write_project, write_rows
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
 OWN = {"suite": {"name": "own", "expectations": [
     {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 40}},
     {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "label"}, "severity": "warning"},

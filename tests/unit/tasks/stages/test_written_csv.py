@@ -19,7 +19,7 @@ from tasks.stages import shard as stage
 from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
 
 OTHER = {"separator": ";", "decimal": ",", "encoding": "utf-16", "skip_rows": 1, "comment": "#"}
 SUITE = {
