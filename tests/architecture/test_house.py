@@ -18,8 +18,8 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 323,
-    "product statements": 45_950,
-    "test statements": 49_900,
+    "product statements": 45_700,
+    "test statements": 47_700,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
