@@ -48,8 +48,7 @@ class ScheduleSpec(Section):
     (it waits) or `cancel_old` (the earlier run is cancelled first, unless a person or CI started it); default: runs
     may overlap."""
     within: str | None = Field(default=None, exclude_if=is_none)
-    """How long after its time such a run may start, such as `6h`: it starts at the hour of the lowest price, else of
-    the lowest carbon intensity, that the price book's `hours` have in that span. At most a week; default: at once."""
+    """No effect since 2026-11-29: dropped; `trainwright deploy --cron` names the hour."""
     sensor: SensorSpec | None = Field(default=None, exclude_if=lambda sensor: sensor is None)
     """Starts a run when files of `data.source` are new or changed; default: no sensor."""
 
