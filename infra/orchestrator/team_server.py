@@ -65,6 +65,7 @@ _REDIS_TOO = ("PREFECT_SERVER_DOCKET_URL", "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_U
 _UPGRADE = "prefect server database upgrade --yes"
 # Any number that no other program takes in this database.
 _BLOCKS_LOCK = 0x747261696E
+_BLOCKS_WAIT_S = 0.5
 # From the role that may do least to the one that may do most.
 ROLES = ("reader", "reviewer", "operator")
 _HERE = Path(__file__).parent
@@ -318,7 +319,9 @@ async def _register_blocks() -> None:
     engine = await database.engine()
     try:
         async with engine.connect() as connection:
-            await connection.execute(text(f"SELECT pg_advisory_lock({_BLOCKS_LOCK})"))
+            # Asked again and again: Prefect ends a statement that waits for longer than its database timeout (10 s).
+            while not (await connection.execute(text(f"SELECT pg_try_advisory_lock({_BLOCKS_LOCK})"))).scalar_one():
+                await asyncio.sleep(_BLOCKS_WAIT_S)
             async with await database.session() as session:
                 await run_block_auto_registration(session=session)
     finally:
