@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "run one stage": {verb: ("stages", does) for verb, does in verbs().items()},
     "look at data": {
-        "contract": ("data", "write a contract from data, explain it, show or compare reports"),
+        "contract": ("data", "write a contract from data, explain it, show a report"),
         "drift": ("data", "compare the data with earlier data, and list what moved most"),
     },
     "look at runs": {

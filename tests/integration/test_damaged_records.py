@@ -321,7 +321,6 @@ COMMANDS = {
     "nodes": "nodes =",
     "gc": "gc --dry-run =",
     "docs": "contract docs RUN --out OUT =",
-    "contract": "contract diff RUN RUN =",
     "plan": "plan SPEC =",  # the last: it may pack the code again
 }
 SLOW = {
