@@ -80,7 +80,10 @@ def check_nesting(data: bytes) -> None:
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise ValueError(f"there are more than {MAX_CONTAINERS:,} objects and lists")
     for _ in range(MAX_DEPTH):  # each time, the innermost level goes
-        brackets = brackets.replace(b"[]", b"")
+        outer = brackets.replace(b"[]", b"")
+        if len(outer) == len(brackets):
+            break
+        brackets = outer
     opening = brackets.count(b"[")
     # A few brackets that nothing closes are no depth: the parser names the mistake.
     if opening > MAX_DEPTH or (opening and 2 * opening == len(brackets)):
