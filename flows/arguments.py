@@ -455,7 +455,7 @@ def _of_run(command: argparse.ArgumentParser) -> None:
 
 
 def _mirror(command: argparse.ArgumentParser) -> None:
-    help_ = "run id; default: everything that the mirrors were not told yet"
+    help_ = "run id; default: everything that is due"
     command.add_argument("run", nargs="?", metavar="RUN", help=help_)
     command.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait in all; default 600")
     help_ = "with RUN: the place of a mirror that no run of yours on this machine named, as the message shows it"
