@@ -38,13 +38,7 @@ class MachinePrice(Section):
     source: str = ""
     """Where the price was read."""
     interruptions_per_hour: Amount | None = None
-    """For `spot`: how often such a node is taken away, on average; default: unknown."""
-
-    @model_validator(mode="after")
-    def _only_spot_is_interrupted(self) -> MachinePrice:
-        if self.interruptions_per_hour is not None and self.term != "spot":
-            raise FieldError("interruptions_per_hour", "has a meaning only with term: spot; leave it out")
-        return self
+    """No effect since 2026-11-29: dropped."""
 
 
 class MachineEntry(Section):

@@ -49,6 +49,16 @@ def name_argument(command: argparse.ArgumentParser) -> None:
     store_option(command)
 
 
+def _alias_argument(command: argparse.ArgumentParser, default: str = "default alias: champion") -> None:
+    """Which alias of which model, and in which store it is searched."""
+    command.add_argument("name", metavar="NAME[@ALIAS]", help=f"model and alias; {default}")
+    store_option(command)
+
+
+def _history(command: argparse.ArgumentParser) -> None:
+    _alias_argument(command, "default: all aliases of the model")
+
+
 def store_option(command: argparse.ArgumentParser) -> None:
     """In which store a command searches."""
     command.add_argument(
@@ -66,8 +76,7 @@ def _approval(command: argparse.ArgumentParser) -> None:
 
 
 def _protect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]", help="model and alias; default alias: champion")
-    store_option(command)
+    _alias_argument(command)
     help_ = "public key (PEM) of an approver, may be repeated: only signed answers count then"
     command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
     command.add_argument("--off", action="store_true", help="end the protection; its records stay")
@@ -112,7 +121,7 @@ def _key(command: argparse.ArgumentParser) -> None:
 
 
 def _rollback(command: argparse.ArgumentParser) -> None:
-    name_argument(command)
+    _alias_argument(command)
     help_ = "version to go back to; default: the previous version that is not on hold"
     command.add_argument("--to", type=int, metavar="VERSION", help=help_)
     command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
@@ -121,7 +130,7 @@ def _rollback(command: argparse.ArgumentParser) -> None:
 
 
 def _release(command: argparse.ArgumentParser) -> None:
-    name_argument(command)
+    _alias_argument(command)
     help_ = "version to release; default: the only version on hold"
     command.add_argument("version", nargs="?", type=int, metavar="VERSION", help=help_)
     help_ = "checkpoint to release instead of a version: its id, or the first characters of the id"
@@ -455,7 +464,7 @@ def _of_run(command: argparse.ArgumentParser) -> None:
 
 
 def _mirror(command: argparse.ArgumentParser) -> None:
-    help_ = "run id; default: everything that the mirrors were not told yet"
+    help_ = "run id; default: everything that is due"
     command.add_argument("run", nargs="?", metavar="RUN", help=help_)
     command.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait in all; default 600")
     help_ = "with RUN: the place of a mirror that no run of yours on this machine named, as the message shows it"
@@ -529,7 +538,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "evaluate": _evaluating,
     "promote": _promoting,
     "drift": _drift,
-    "history": name_argument,
+    "history": _history,
     "predict": of_predict,
     "report": _report,
     "diff": _diff,

@@ -65,7 +65,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prove": ("queries", "re-read every byte from a model back to the raw data"),
         "reproduce": ("models", "make a model again from what is sealed, and compare every id"),
         "key": ("project", "make a pair of keys to sign receipts with (`key new DIR`)"),
-        "mirror": ("models", "tell MLflow and other mirrors what is due, or of a run again"),
+        "mirror": ("models", "send MLflow what is due, or everything about a run again"),
     },
     "operate": {
         "up": ("server", "start the local Prefect server, the pool and a worker"),

@@ -87,9 +87,9 @@ class NotifyRule(Section):
     """What people are told of: `failed` (also if a run is not resumed), `rejected` by the contract, `waiting` for an
     approval, `budget` (a share is used up, or all), `drift`, `crashed` (its process died), `not_resumed`, `hung` (a
     rank), `restarted` (a training, also after a rank hung), `stalled` (a run waits for its store), `page` and
-    `ticket` (the alerts of an objective), `store_full` (nine tenths of its disk), `not_promoted`, `promoted`, `canary`
-    (a version stands beside the champion), `rolled_back`. Whatever is named, each block hears of dead processes of its
-    pools, too."""
+    `ticket` (the alerts of an objective), `store_full` (nine tenths of its disk), `not_promoted`, `promoted`,
+    `rolled_back`; `canary` has had no effect since 2026-11-29. Whatever is named, each block hears of dead processes of
+    its pools, too."""
     block: Annotated[str, AfterValidator(_block)] = Field(max_length=200)
     """The block on the Prefect server, as `type/name`: `slack-webhook/team-sales`, `sendgrid-email/oncall`,
     `custom-webhook/pager` or another one that can notify, or `webhook/NAME`. It holds the address and its secrets."""

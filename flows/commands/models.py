@@ -2,7 +2,7 @@
 
 `predict` writes a model's predictions for the rows of files. `export` writes a model version to a folder, in a form
 that runs without Trainwright. `reproduce` makes a model again from what is sealed, and compares every id on the way.
-`mirror` tells the mirrors what they were not told yet.
+`mirror` sends the mirrors what they do not have yet.
 """
 
 from __future__ import annotations

@@ -374,15 +374,15 @@ def share_warnings(run: Run, dataset: Dataset) -> list[str]:
     asked, every = _shares(run), sum(dataset.rows(name) for name in dataset.splits)
     assert run.spec.shards is not None
     key = run.spec.shards.split.key
-    why = f", because rows with equal {key if isinstance(key, str) else ', '.join(key)} stay together" if key else ""
+    why = f", because rows with the same {key if isinstance(key, str) else ', '.join(key)} stay together" if key else ""
     found = []
     for name, share in asked.items():
         actual = dataset.rows(name) / max(1, every)
         error = math.sqrt(share * (1 - share) / max(1, every))
         if share and not actual:
-            found.append(f"warning: {name} has no rows, but {100 * share:.3g}% were asked")
+            found.append(f"warning: {name} has no rows, but {100 * share:.3g}% were asked for")
         elif abs(actual - share) > max(min(MOST_POINTS, MOST_PART * share), MOST_ERRORS * error):
-            found.append(f"warning: {name} has {actual:.1%} of the rows, but {100 * share:.3g}% were asked{why}")
+            found.append(f"warning: {name} has {actual:.1%} of the rows, but {100 * share:.3g}% were asked for{why}")
     return found
 
 

@@ -44,7 +44,7 @@ def test_shares_are_said_and_skewed_keys_are_warned_about(nights: Nights) -> Non
         for split, share in FRACTIONS.items():
             assert f"({dataset.rows(split) / 5780:.1%}, asked {100 * share:.3g}%)" in text
         assert "5,780" in text
-        assert "% were asked, because rows with equal shop stay together" in text
+        assert "% were asked for, because rows with the same shop stay together" in text
         assert "warning: " in text
 
 
@@ -53,14 +53,14 @@ def test_shares_are_said_and_skewed_keys_are_warned_about(nights: Nights) -> Non
     [
         (shops([1] * 344), SKEWED["split"], []),  # by chance
         (table(0, 20), {"key": "id", "fractions": {"train": 0.5, "val": 1e-6, "test": 0.499999}},
-         ["warning: val has no rows, but 0.0001% were asked"]),
+         ["warning: val has no rows, but 0.0001% were asked for"]),
     ],
 )  # fmt: skip
 def test_an_empty_split_is_warned_about_and_chance_is_not(
     rows: pa.Table, split: dict[str, Any], warned: list[str], nights: Nights
 ) -> None:
     nights.put("1.parquet", rows)
-    assert re.findall(r"warning: [^;(]*asked", nights.sentence(nights.shard(split=split))) == warned
+    assert re.findall(r"warning: [^;(]*asked for", nights.sentence(nights.shard(split=split))) == warned
 
 
 def test_all_rows_with_one_key_are_refused_with_the_reason(nights: Nights) -> None:
