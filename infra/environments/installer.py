@@ -31,6 +31,8 @@ _UNREACHABLE = re.compile(
     r"(?i)error sending request|connection (?:refused|reset|broken)|timed out|dns error|(?:HTTP|server) error.{,2}50\d"
 )
 _ADDRESS = re.compile(r"\b(?!file:)(\w+)://(?:\S*@)?([\w.-]*)\S*")
+# What pip shows of an address that does not answer: its path and its query, which may hold a token.
+_PATH_OF_ADDRESS = re.compile(r"(?<=: )/\S+")
 
 
 class Sources(NamedTuple):
@@ -98,7 +100,7 @@ def _error(printed: str) -> TrainwrightError:
     errors = re.split(r"(?m)^(?=ERROR|error|WARNING|  ×)", printed, maxsplit=1)[-1]
     errors = re.split(r"hint:|To fix this you could try", errors)[0]
     plain = re.sub(r"[│×╰─▶├]+|\b(?:error|ERROR|cause|WARNING): ", " ", errors)
-    reason = " ".join(_ADDRESS.sub(r"\1://\2", plain).split())[:700]
+    reason = " ".join(_PATH_OF_ADDRESS.sub("…", _ADDRESS.sub(r"\1://\2", plain)).split())[:700]
     if _HASH_MISMATCH.search(reason):
         return CorruptError(
             f"A package does not have the hash that was asked for: {reason}",
