@@ -37,8 +37,8 @@ def test_each_hash_of_a_package_on_this_machine_counts(tmp_path: Path) -> None:
         "helper==2 ; python_version >= '3' --hash=sha256:01\nhelper==1 ; python_version < '3' --hash=sha256:02\n"
         "twice==1 --hash=sha256:03\ntwice --hash=sha256:04\n"
     )
-    hashes = read_requirements(file, tmp_path).hashes
-    assert {name: found.split() for name, found in hashes.items()} == {
+    wanted = read_requirements(file, tmp_path)
+    assert {name: hashes.split() for name, hashes in wanted.hashes.items()} == {
         "stranger": ["--hash=sha256:00"],
         "helper": ["--hash=sha256:01"],
         "twice": ["--hash=sha256:03", "--hash=sha256:04"],

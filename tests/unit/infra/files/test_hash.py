@@ -28,9 +28,9 @@ def of_sealed_file(folder: Path) -> int:
 @pytest.mark.parametrize("hashed", [of_stream, of_sealed_file])
 def test_a_process_that_was_forked_hashes_too(hashed: Callable[[Path], object], tmp_path: Path) -> None:
     """The library's threads, which it would wait for, are not there."""
-    found = hashed(tmp_path)
+    expected = hashed(tmp_path)
     if (child := os.fork()) == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)
-        os._exit(hashed(tmp_path) != found)
+        os._exit(hashed(tmp_path) != expected)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
