@@ -70,11 +70,21 @@ def install(python: str, lines: Sequence[str], sources: Sources, options: Sequen
     if sources.wheels is not None:
         command += ["--no-index", "--find-links", str(sources.wheels)]
     if sources.uploaded_before:
+        _refuse_ageless("UV_FIND_LINKS" if uv else "PIP_FIND_LINKS")
         command += ["--exclude-newer" if uv else "--uploaded-prior-to", sources.uploaded_before]
     with scratch.make("requirements") as folder:
         file = folder.path / "requirements.txt"
         file.write_text("\n".join(lines))
         return run_tied([*command, *options, "--requirement", str(file)])
+
+
+def _refuse_ageless(variable: str) -> None:
+    """UsageError if a variable names folders of wheels: installers take those whatever their age."""
+    if os.environ.get(variable):
+        raise UsageError(
+            f"environment.packages: {variable} names wheels, which have no upload times.",
+            remedy=f"Unset {variable}, or leave environment.packages.min_age_days out.",
+        )
 
 
 def run_tied(command: Sequence[str]) -> str:
