@@ -63,11 +63,12 @@ def environment(packages: Packages) -> Path:
         return target
     with files.locked(target.with_suffix(".making")):
         if not _use_if_complete(target):
-            ours = {name: version.partition("+")[0] for name, version in versions(packages_folder()).items()}
-            missing = dict(packages.versions.items() - ours.items())
+            sources = Sources(packages.build, None, packages.uploaded_before)
+            # With what a build of torch brings on this machine, which the list leaves out.
+            missing = find_missing(packages.install, sources)
             log.info("environment: installing %d packages on this machine", len(missing))
             with scratch.make("environment", root=target.parent) as folder:
-                make_environment(folder.path / "new", missing, Sources(packages.build, None, packages.uploaded_before))
+                make_environment(folder.path / "new", missing, sources)
                 _put_in_place(folder.path / "new", target)
     return target
 

@@ -31,6 +31,8 @@ _UNREACHABLE = re.compile(
     r"(?i)error sending request|connection (?:refused|reset|broken)|timed out|dns error|(?:HTTP|server) error.{,2}50\d"
 )
 _ADDRESS = re.compile(r"\b(?!file:)(\w+)://(?:\S*@)?([\w.-]*)\S*")
+# What pip shows of an address that does not answer: its path and its query, which may hold a token.
+_PATH_OF_ADDRESS = re.compile(r"(?<=: )/\S+")
 
 
 class Sources(NamedTuple):
@@ -68,11 +70,21 @@ def install(python: str, lines: Sequence[str], sources: Sources, options: Sequen
     if sources.wheels is not None:
         command += ["--no-index", "--find-links", str(sources.wheels)]
     if sources.uploaded_before:
+        _refuse_ageless("UV_FIND_LINKS" if uv else "PIP_FIND_LINKS")
         command += ["--exclude-newer" if uv else "--uploaded-prior-to", sources.uploaded_before]
     with scratch.make("requirements") as folder:
         file = folder.path / "requirements.txt"
         file.write_text("\n".join(lines))
         return run_tied([*command, *options, "--requirement", str(file)])
+
+
+def _refuse_ageless(variable: str) -> None:
+    """UsageError if a variable names folders of wheels: installers take those whatever their age."""
+    if os.environ.get(variable):
+        raise UsageError(
+            f"environment.packages: {variable} names wheels, which have no upload times.",
+            remedy=f"Unset {variable}, or leave environment.packages.min_age_days out.",
+        )
 
 
 def run_tied(command: Sequence[str]) -> str:
@@ -98,7 +110,7 @@ def _error(printed: str) -> TrainwrightError:
     errors = re.split(r"(?m)^(?=ERROR|error|WARNING|  ×)", printed, maxsplit=1)[-1]
     errors = re.split(r"hint:|To fix this you could try", errors)[0]
     plain = re.sub(r"[│×╰─▶├]+|\b(?:error|ERROR|cause|WARNING): ", " ", errors)
-    reason = " ".join(_ADDRESS.sub(r"\1://\2", plain).split())[:700]
+    reason = " ".join(_PATH_OF_ADDRESS.sub("…", _ADDRESS.sub(r"\1://\2", plain)).split())[:700]
     if _HASH_MISMATCH.search(reason):
         return CorruptError(
             f"A package does not have the hash that was asked for: {reason}",

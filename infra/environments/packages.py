@@ -144,7 +144,10 @@ def read_requirements(place: Path, project: Path) -> Requirements:
             name = canonicalize_name(package.name)
             if package.url is None and name != OWN:
                 requirements.packages.append(package)
-                requirements.hashes[name] = "".join(_HASHES.findall(entry))
+                # `uv export` writes a line for each version of a package that some machine needs.
+                here = package.marker is None or package.marker.evaluate()
+                hashes = "".join(_HASHES.findall(entry)) if here else ""
+                requirements.hashes[name] = requirements.hashes.get(name, "") + hashes
         if len(requirements.packages) < number:
             raise SpecError(
                 f"environment: {place}: entry {number} is not a package's name with versions of it.",

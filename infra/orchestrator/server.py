@@ -95,8 +95,8 @@ def ensure_server() -> Server:
     if theirs := api.chosen_server(_own_url()):
         return api.reach(*theirs)
     with locked_services():
-        service = running_service("server")
-        if service is not None and service.variable(SERVER_AUTH) != read_password():
+        service, password = running_service("server"), read_password()
+        if service is not None and (password is None or service.variable(SERVER_AUTH) != password):
             log.warning("The Prefect server at %s has another password than its file and is restarted.", service.url)
             service.stop(STOP_GRACE_S)
             service = None

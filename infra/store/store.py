@@ -30,7 +30,7 @@ from data_contracts.foreign_files import open_plain
 from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.messages.children import StoreAddress
 from infra import audit
-from infra.files import hash_stream
+from infra.files import hash_stream, new_hasher
 from infra.processes.processes import ProcessId, this_process
 from infra.settings import state_folder
 from infra.store import layout
@@ -418,7 +418,7 @@ class SealedFile:
         """Hash the file. Raises CorruptError, which calls it `what`, if it is not as sealed; OSError."""
         self.name, self.bytes, self._path, self._what = path.name, num_bytes, path, what or path.name
         self._chunks: list[bytes] = []
-        whole, buffer = blake3(max_threads=blake3.AUTO), memoryview(bytearray(min(CHUNK_BYTES, num_bytes)))
+        whole, buffer = new_hasher(), memoryview(bytearray(min(CHUNK_BYTES, num_bytes)))
         with open(self.descriptor(), "rb", buffering=0) as file:
             for at in range(0, num_bytes, CHUNK_BYTES):
                 chunk = buffer[: num_bytes - at]

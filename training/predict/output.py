@@ -213,7 +213,11 @@ class UnfinishedOutput:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with all that is in it; the lock last, because another process may wait for it."""
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name != "lock":
+                    path.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:

@@ -88,6 +88,14 @@ def test_an_address_is_shown_as_its_host(address: str, shown: str) -> None:
     assert installer._error(f"error: Failed to fetch {address}").message == f"Failed to fetch {shown}"
 
 
+@pytest.mark.parametrize("words", ["connection broken by 'Refused()':", "Max retries exceeded with url:"])
+def test_the_path_of_an_address_is_not_shown(words: str) -> None:
+    for path in ("/word/simple/stranger/", "/simple?key=word/stranger/"):
+        shown = installer._error(f"WARNING: Retrying after {words} {path}\nERROR: No matching distribution").message
+        assert "word" not in shown
+        assert "No matching distribution" in shown
+
+
 def test_a_long_tree_becomes_a_sentence() -> None:
     text = (
         "Using Python 3.11 at: /x\n  × No solution found:\n  ╰─▶ Because a\n      needs b.\n\nhint: use https://a:b@c"

@@ -155,6 +155,15 @@ def test_of_two_clocks_the_earlier_counts(
     assert packages.sealed == ("stranger==1.0",)
 
 
+def test_a_configured_folder_of_wheels_and_a_least_age_exclude_each_other(
+    index: Index, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_FIND_LINKS", str(index.folder))
+    with pytest.raises(SpecError, match="UV_FIND_LINKS names wheels, which have no upload times"):
+        resolve("stranger")
+    assert resolve("stranger", days=0).sealed == ("stranger==2.0",)
+
+
 def test_wheels_and_a_least_age_exclude_each_other(tmp_path: Path) -> None:
     section = {"file": "requirements.txt", "wheels": ".", "packages": {"min_age_days": 7}}
     with pytest.raises(UsageError, match=r"environment\.wheels.*has no upload times"):

@@ -13,7 +13,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.gang import Launch
 from infra.code_bundle import changed_parts, pack, packages_in, unpack
 from infra.environments import cache
-from infra.environments.packages import INSTALL, SEALED, Packages
+from infra.environments.packages import INSTALL, SEALED, Packages, packages_folder_in, versions
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
 from infra.store import Store, open_store
@@ -103,6 +103,22 @@ def test_a_node_installs_the_list_with_its_own_settings(
     inputs = lay_out_inputs(store, launch, tmp_path / "second")
     assert inputs.python.startswith(str(tmp_path / "elsewhere/environments"))
     subprocess.run([inputs.python, inputs.project / "net.py"], check=True)
+
+
+def test_a_node_installs_what_the_list_leaves_out_of_a_build_of_torch(
+    installer: str, resolve: Resolve, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(wheels, "stranger", "1.2.0", needs=["nvidia-stranger", "pyyaml"])
+    write_wheel(wheels, "nvidia_stranger", "2.0")
+    packages = resolve("stranger")
+    assert "nvidia-stranger" not in packages.versions
+    monkeypatch.setattr(cache, "_in_use", {})
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "elsewhere"))
+    for name in ("PIP", "UV"):
+        monkeypatch.setenv(f"{name}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{name}_FIND_LINKS", str(wheels))
+    assert set(versions(packages_folder_in(cache.environment(packages)))) == {"stranger", "nvidia-stranger"}
 
 
 def test_a_list_with_more_than_names_and_versions_is_refused(project: Path, store: Store, tmp_path: Path) -> None:

@@ -30,6 +30,21 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
     }
 
 
+def test_each_hash_of_a_package_on_this_machine_counts(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(
+        "stranger==1 --hash=sha256:00\nstranger ; python_version < '3'\n"
+        "helper==2 ; python_version >= '3' --hash=sha256:01\nhelper==1 ; python_version < '3' --hash=sha256:02\n"
+        "twice==1 --hash=sha256:03\ntwice --hash=sha256:04\n"
+    )
+    wanted = read_requirements(file, tmp_path)
+    assert {name: hashes.split() for name, hashes in wanted.hashes.items()} == {
+        "stranger": ["--hash=sha256:00"],
+        "helper": ["--hash=sha256:01"],
+        "twice": ["--hash=sha256:03", "--hash=sha256:04"],
+    }
+
+
 @pytest.mark.parametrize(
     "line",
     [

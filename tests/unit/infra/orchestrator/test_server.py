@@ -59,3 +59,21 @@ def test_the_port_stays_the_same_from_one_start_to_the_next_and_a_taken_one_is_p
 def test_an_address_that_is_not_this_machines_is_refused(home: Path) -> None:
     with pytest.raises(UsageError, match="cannot listen on 192.0.2.7"):
         server._listen("192.0.2.7")
+
+
+@pytest.mark.parametrize("its_password", [None, "trainwright:known"])
+def test_a_server_is_not_used_without_the_password_in_the_file(
+    its_password: str | None, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    old, new = (server.Service("server", os.getpid(), mark, "http://127.0.0.1:1/api") for mark in ("old", "new"))
+    stopped: list[str] = []
+    monkeypatch.setattr(server.api, "chosen_server", lambda own_url: None)
+    monkeypatch.setattr(server.api, "connect_to", lambda url, password: None)
+    monkeypatch.setattr(server, "running_service", lambda name: old)
+    monkeypatch.setattr(server, "_wait_until_healthy", lambda service: None)
+    monkeypatch.setattr(server, "_start", lambda: new)
+    monkeypatch.setattr(server.Service, "variable", lambda service, name: its_password)
+    monkeypatch.setattr(server.Service, "stop", lambda service, grace_s: stopped.append(service.mark))
+    assert server.ensure_server().started
+    assert stopped == ["old"]

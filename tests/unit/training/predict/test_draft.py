@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_second_process_is_refused_and_one_that_comes_later_is_not(
     two = UnfinishedOutput(tmp_path / "out.csv", RECORD)  # the folder is a new one
     one.close()
     two.close()
+
+
+def test_who_comes_while_the_folder_is_removed_begins_anew(tmp_path: Path) -> None:
+    ending = UnfinishedOutput(tmp_path / "out.csv", RECORD)
+    for row in range(10_000):  # they take longer to remove than the other waits between two tries
+        (ending.folder / f"part-{row:015d}-{row + 1:015d}.arrow").touch()
+
+    def come() -> list[tuple[int, int, Path]]:
+        other = UnfinishedOutput(tmp_path / "out.csv", RECORD)
+        parts = other.parts()
+        other.remove()
+        other.close()
+        return parts
+
+    with ThreadPoolExecutor(1) as pool:
+        parts = pool.submit(come)
+        ending.remove()
+        ending.close()
+        assert parts.result() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_that_is_torn_begins_anew(tmp_path: Path) -> None:
