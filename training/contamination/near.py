@@ -266,12 +266,12 @@ def banding(similarity: float) -> tuple[int, int]:
 def bands_of(texts: Sequence[str], similarity: float, size: int) -> NDArray[np.uint64]:
     """The digest of each band of each text: (texts, bands) uint64."""
     bands, length = banding(similarity)
-    minima = []
-    for text in texts:
+    minima = np.empty((len(texts), bands * length), "<u4")
+    for row, text in enumerate(texts):
         sketch = RMinHash(num_perm=bands * length, seed=1)
         sketch.update(shingles_of(text, size))
-        minima.append(sketch.digest())
-    data = np.array(minima, "<u4").reshape(-1).view(np.uint8)
+        minima[row] = sketch.digest()
+    data = minima.reshape(-1).view(np.uint8)
     return digests(data, np.arange(0, data.size + 1, 4 * length))[:, 0].reshape(len(texts), bands)
 
 
