@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infra.files import replace_private, replace_text
 from infra.orchestrator import api
-from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking
+from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking, every_page
 from infra.orchestrator.deployments import (
     POOL,
     Obstacle,
-    ensure_pages,
-    ensure_reaper,
+    ensure_system,
     find_pool,
     obstacle_of,
     worker_command,
@@ -59,8 +58,7 @@ def up() -> Server:
     """
     server = ensure_server()
     ensure_pool()
-    ensure_reaper(POOL)
-    ensure_pages(POOL)
+    ensure_system(POOL)
     start_worker(server.url)
     if server.ours:
         link_project(server.url, read_password())
@@ -204,9 +202,7 @@ def _worker_obstacle(worker: Service | None, server: Server | None) -> Obstacle 
 
 def _deployments(client: SyncPrefectClient) -> list[Any]:
     """All deployments that run flows of ours."""
-    found: list[Any] = []
-    while page := client.read_deployments(limit=MOST_ITEMS, offset=len(found)):
-        found += page
+    found = every_page(lambda offset: client.read_deployments(limit=MOST_ITEMS, offset=offset))
     return [one for one in found if (one.entrypoint or "").startswith("flows.")]
 
 

@@ -317,7 +317,9 @@ def sign_receipt(store: Store, receipt: Ref, key: SigningKey) -> None:
     number, previous_signed = _place_in_chain(store, manifest, key.public)
     statements = _statements(store, manifest, number, previous_signed)
     checkpoint = _checkpoint(store, manifest, read_receipt(store, manifest))
-    statements = {"model.sig": files_statement(checkpoint, _sha256_of_files(store, checkpoint)), **statements}
+    digests = {entry.path: sha256_as_sealed(store, checkpoint, entry) for entry in checkpoint.files}
+    digests[layout.MANIFEST] = _manifest_sha256(store, checkpoint)
+    statements = {"model.sig": files_statement(checkpoint, digests), **statements}
     for what, payload in statements.items():
         path = layout.signature(receipt.uri, what)
         if store.create_once(path, _file(what, sign_bytes(payload, IN_TOTO, key), key.public)):
@@ -440,12 +442,6 @@ def _checkpoint(store: Store, manifest: Manifest, receipt: Receipt) -> Manifest:
     return pointed_at(store.manifest, checkpoint.ref)
 
 
-def _sha256_of_files(store: Store, checkpoint: Manifest) -> dict[str, str]:
-    """SHA-256 of each file of a checkpoint and of its manifest; CorruptError if one is not as sealed."""
-    digests = {entry.path: sha256_as_sealed(store, checkpoint, entry) for entry in checkpoint.files}
-    return {layout.MANIFEST: _manifest_sha256(store, checkpoint), **digests}
-
-
 def _manifest_sha256(store: Store, manifest: Manifest) -> str:
     data = store.read(layout.manifest(manifest.uri))
     read_manifest(manifest.uri, data, manifest.ref)
@@ -481,14 +477,14 @@ def _read(store: Store, path: str, receipt: Manifest | None = None) -> bytes:
     try:
         return store.read(path)
     except FileNotFoundError as error:
-        what = f"{path} is missing" if receipt is None else f"The receipt {receipt.uri} is not signed"
-        remedy = (
-            None
-            if receipt is None
-            else "Either no key was configured when the alias moved, or the signature was deleted. "
-            "Use it only if you know that there was no key; the next move with a key is signed."
-        )
-        raise CorruptError(f"{what}.", remedy=remedy, details={"file": path}) from error
+        if receipt is None:
+            raise corrupt(path, "is missing") from error
+        raise CorruptError(
+            f"The receipt {receipt.uri} is not signed.",
+            remedy="Either no key was configured when the alias moved, or the signature was deleted. "
+            "Use it only if you know that there was no key; the next move with a key is signed.",
+            details={"file": path},
+        ) from error
 
 
 def _file(what: str, envelope: bytes, key: PublicKey) -> bytes:
