@@ -39,7 +39,7 @@ from infra.sources.places import (
     find_files,
     place_of,
     refuse_tables,
-    source_missing,
+    stored_bytes,
     suggestion,
 )
 from infra.sources.types import plain
@@ -388,12 +388,8 @@ def _index_in_footer(place: Place, file: SourceEntry) -> str:
 
 
 def _hash(place: Place, file: SourceEntry) -> str:
-    try:
-        stream = place.open(file.uri)
-    except FileNotFoundError as error:
-        raise source_missing(file.uri) from error
     md5 = hashlib.md5(usedforsecurity=False)
-    with contextlib.closing(stream):
+    with contextlib.closing(stored_bytes(file.uri, place)) as stream:
         _, found = hash_stream(stream, *([md5.update] if file.md5 else []))
     if file.md5 and md5.hexdigest() != file.md5:
         raise CorruptError(

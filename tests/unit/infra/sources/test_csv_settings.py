@@ -69,7 +69,7 @@ def of_pandas(path: Path, settings: dict[str, Any], more: dict[str, Any]) -> pd.
 def test_rows_values_and_types_are_those_of_pandas(
     case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_READ_BYTES", block)
+    monkeypatch.setattr(places, "_READ_BYTES", block)
     text, encoding, settings, more = READ[case]
     path = raw.write("a.csv", text.encode(encoding))
     ours = raw.read({"uri": "a.csv", "csv": settings})
@@ -91,7 +91,7 @@ def test_pandas_reads_other_numbers_where_digits_are_not_grouped_by_three(raw: R
 def test_a_quote_amid_a_value_begins_nothing_wherever_a_block_ends(
     block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_READ_BYTES", block)
+    monkeypatch.setattr(places, "_READ_BYTES", block)
     raw.write("a.csv", 'a,b\n5" disk,1 # "\n"3"" #",2# 3\n')
     rows = [{"a": '5" disk', "b": 1}, {"a": '3" #', "b": 2}]
     assert raw.read({"uri": "a.csv", "csv": {"comment": "#"}}).to_pylist() == rows

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], dict[str, Any]]] = {
 def test_no_message_has_a_name_that_only_the_data_has(
     case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.sources.tables._READ_BYTES", block)
+    monkeypatch.setattr("infra.sources.places._READ_BYTES", block)
     files, options = CASES[case]
     for name, data in files.items():
         raw.write(name, data)
