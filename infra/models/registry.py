@@ -364,26 +364,20 @@ def _seal_next(
     about |= {"protection": pin(decided)} if decided else {}
     exposed = exposures.next_statement(store, newest_receipt(expected))
     about |= {"exposures": exposed} if exposed else {}
-    return _seal_receipt(store, receipt, about, holds)
-
-
-def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any], holds: Holds) -> Ref:
-    model, alias = receipt.model, receipt.alias
-    before = provenance["previous_receipt"]
-    about = {
+    settings = {
         "model": model,
         "alias": alias,
         "decision": receipt.decision,
         "version": receipt.version,
         # In the content, so that equal receipts after different moves are never confused.
-        "previous_receipt": before and before["id"],
+        "previous_receipt": previous and previous["id"],
     }
     data = canonical(receipt.model_copy(update={"ref": None}).to_json())
     k = max(numbers(store, layout.history(model, alias)), default=-1) + 1
     while True:
         writer = store.writer(layout.receipt(model, alias, k))
         try:
-            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), holds)]
-            return writer.seal("receipt", about, provenance, files=files)
+            files = [writer.put(RECEIPT, data), put_move(writer, str(provenance.get("run_id", "")), holds)]
+            return writer.seal("receipt", settings, about, files=files)
         except CorruptError:  # another process took this number, sealed or about to be
             k += 1
