@@ -24,11 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.load import problems
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.rules import (
     RULES_TYPE,
@@ -44,8 +41,9 @@ from data_contracts.rules import (
     SpendingEntry,
     is_visible,
 )
-from data_contracts.yaml_text import Document, Problem, read_document
+from data_contracts.yaml_text import Problem, read_document
 from infra.audit import actor, now
+from infra.prices import mistaken, validated
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PublicKey, signature_fault, signed_record, unverified_payload
 from infra.signing.signatures import configured_key
@@ -64,16 +62,9 @@ LISTED = 8
 def read_rules(path: Path, model: type[F]) -> F:
     """The file as `model`; UsageError with `file:line: field: what` for each mistake."""
     document = read_document(path, model.called, f"write it as {model.shown_in} shows")
-    version = document.value.get("version")
-    if isinstance(version, int) and version > VERSION:
-        sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
-        raise _error(document, [Problem(("version",), sentence)])
-    try:
-        rules = model.model_validate(document.value)
-    except ValidationError as error:
-        raise _error(document, problems(error, model, document.value)) from None
+    rules = validated(document, model, VERSION)
     if isinstance(rules, Policy) and (wrong := _without_values(rules)):
-        raise _error(document, wrong)
+        raise mistaken(document, wrong)
     return rules
 
 
@@ -89,11 +80,6 @@ def _without_values(policy: Policy) -> list[Problem]:
         if not is_visible(value)
     ]
     return wrong
-
-
-def _error(document: Document, wrong: list[Problem]) -> UsageError:
-    found = document.error(wrong)
-    return UsageError(found.message, details=found.details)
 
 
 def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:

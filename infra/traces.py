@@ -104,8 +104,13 @@ def metrics_settings(environ: Mapping[str, str] = os.environ) -> MetricsSettings
     """The settings in the environment; UsageError that names the variable that is wrong."""
     ports = _ports(environ.get(METRICS_PORT, "").strip())
     push = environ.get(METRICS_PUSH, "").strip().rstrip("/")
-    if push:
-        _check_url(push)
+    if push and not is_url(push):
+        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
+    if "@" in urlsplit(push).netloc or urlsplit(push).query:
+        raise UsageError(
+            f"{METRICS_PUSH} holds a password or a query, which logs would show.",
+            remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
+        )
     return MetricsSettings(ports, environ.get(METRICS_ADDRESS, "").strip() or LOOPBACK, push)
 
 
@@ -145,16 +150,6 @@ def _ports(text: str) -> tuple[int, ...]:
     if not 1 <= first <= last <= 65_535:
         raise UsageError(f"{METRICS_PORT} is not a port such as 9400, nor a range such as 9400-9409.")
     return tuple(range(first, last + 1))
-
-
-def _check_url(url: str) -> None:
-    if not is_url(url):
-        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
-    if "@" in urlsplit(url).netloc or urlsplit(url).query:
-        raise UsageError(
-            f"{METRICS_PUSH} holds a password or a query, which logs would show.",
-            remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
-        )
 
 
 class Spans:

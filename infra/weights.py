@@ -309,10 +309,8 @@ def import_weights(store: Store, init: InitSpec, root: Path, provenance: Mapping
     assert init.digest is not None, "weights from outside have a digest"
     kind, _, expected = init.digest.partition(":")
     name = f"{kind}-{expected[:KEY_LENGTH]}"
-    for n in itertools.count():
-        uri = layout.imported(f"{name}-{n}" if n else name)
-        if not store.claim(uri):
-            continue  # deleted or about to be, so it is imported under the next name
+    # What is deleted, or about to be, is imported under the next name.
+    for uri in filter(store.claim, (layout.imported(f"{name}-{n}" if n else name) for n in itertools.count())):
         try:
             import_ = store.verify(uri)
             check_import(store, import_)

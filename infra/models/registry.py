@@ -124,10 +124,8 @@ def seal_recipe(store: Store, resolved: Resolved, provenance: Mapping[str, objec
     )
     # Not in canonical form: the order of splits and of arguments counts.
     data = plain(recipe.to_json())
-    for n in itertools.count():
-        uri = layout.attempt(AREA, _name_of(data), n)
-        if store.claim(uri):
-            break  # else it was deleted, or is about to be
+    # Not one that was deleted, or is about to be.
+    uri = next(filter(store.claim, (layout.attempt(AREA, _name_of(data), n) for n in itertools.count())))
     writer = store.writer(uri, afresh=True)
     writer.put(FILE, data)
     return writer.seal(KIND, {}, {**provenance, "parents": []})
