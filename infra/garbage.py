@@ -28,7 +28,7 @@ from infra.audit import now
 from infra.code_bundle import texts_in
 from infra.models import registry
 from infra.quantities import duration
-from infra.store import Manifest, Store, layout
+from infra.store import Store, layout
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
 from infra.store.lease import PATIENCE_S, LeaseKeeper
 from infra.store.store import day_end_s
@@ -250,7 +250,9 @@ class _Census:
             return item(root=root, whole=False)
         try:
             manifest = self.store.manifest(uri)
-            names = names_in([manifest.content, manifest.provenance, *self._files_with_names(manifest)])
+            referring = [entry.path for entry in manifest.files if entry.path in _REFERRING]
+            files_read = [self.store.read_sealed_as(manifest, path, lambda value: value) for path in referring]
+            names = names_in([manifest.content, manifest.provenance, *files_read])
         except FileNotFoundError:  # deleted meanwhile
             return item(root=root, whole=False)
         except CorruptError as error:
@@ -266,11 +268,6 @@ class _Census:
             return str(manifest["id"]) if digest(manifest["content"]) == manifest["id"] else ""
         except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
             return ""
-
-    def _files_with_names(self, manifest: Manifest) -> Iterator[Any]:
-        for entry in manifest.files:
-            if entry.path in _REFERRING:
-                yield self.store.read_sealed_as(manifest, entry.path, lambda value: value)
 
     def _trainings(self) -> Iterator[StoreItem]:
         for uri, files in _by_folder(self.files["trainings"], 2).items():

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import logging
 import platform
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -39,11 +40,12 @@ from infra.records.receipts import (
     read_receipt,
 )
 from infra.signing.keys import SigningKey
-from infra.signing.signatures import signing_of
+from infra.signing.signatures import key_of_move, sign_receipt, withdraw, withdraw_others
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
 from infra.store.store import numbers
 
+log = logging.getLogger("trainwright")
 AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
 
@@ -232,9 +234,11 @@ def move_alias(
     current = pointer.read()
     if current != expected:
         raise PointerMoved(pointer.path, current)
-    signing = signing_of(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
+    key = key_of_move(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
     sealed = _seal_next(store, expected, receipt, provenance, holds)
-    signing.before(sealed)
+    if key is not None:
+        # Before the move, so that the alias never names a receipt without a signature.
+        sign_receipt(store, sealed, key)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
     value |= {"ended": True} if ends(receipt, expected) else {}
     receipt = receipt.model_copy(update={"ref": sealed})
@@ -244,11 +248,16 @@ def move_alias(
         try:
             current = _settled(store, pointer, expected, sealed, error)
         except PointerMoved:
-            signing.lost(sealed)
+            if key is not None:
+                withdraw(store, sealed)
             raise
         if current.value["receipt"] != sealed.to_json():
             return moved_on(receipt, current)
-    signing.won(sealed)
+    if key is not None:
+        try:
+            withdraw_others(store, sealed)
+        except Interrupted as error:  # the move is made, whatever becomes of this
+            log.warning("The alias moved, but the signatures of stopped moves were not deleted: %s", error.message)
     return receipt
 
 

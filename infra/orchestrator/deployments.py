@@ -256,12 +256,7 @@ def kept_schedules(deployment: Any) -> list[Any]:
     """A deployment's schedules, to be given again: Prefect drops those that a changed deployment does not repeat."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    return [_copied(DeploymentScheduleCreate, one) for one in deployment.schedules]
-
-
-def _copied(kind: Any, schedule: Any) -> Any:
-    known = {name: getattr(schedule, name, None) for name in kind.model_fields}
-    return kind(**{name: value for name, value in known.items() if value is not None})
+    return [DeploymentScheduleCreate.model_validate(one, from_attributes=True) for one in deployment.schedules]
 
 
 def _in_words(schedule: Any) -> str:

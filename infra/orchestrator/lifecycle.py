@@ -165,7 +165,8 @@ def _obstacles(client: SyncPrefectClient) -> list[Obstacle]:
 
     Deployments of other programs on the server, and deployments that a person paused, are not looked at.
     """
-    ours = _deployments(client)
+    deployments = every_page(lambda offset: client.read_deployments(limit=MOST_ITEMS, offset=offset))
+    ours: list[Any] = [one for one in deployments if (one.entrypoint or "").startswith("flows.")]
     scheduled = [one for one in ours if not one.paused and any(schedule.active for schedule in one.schedules)]
     now = datetime.now(UTC)
     due, late = (_waiting(client, ours, before) for before in (now, now - timedelta(seconds=LATE_S)))
@@ -198,12 +199,6 @@ def _worker_obstacle(worker: Service | None, server: Server | None) -> Obstacle 
         sentence = f"The worker of this machine (pid {worker.pid}) works for another Prefect server, {worker.url}."
         return Obstacle("worker_elsewhere", sentence, "Let it work for this server: `trainwright up`.")
     return None
-
-
-def _deployments(client: SyncPrefectClient) -> list[Any]:
-    """All deployments that run flows of ours."""
-    found = every_page(lambda offset: client.read_deployments(limit=MOST_ITEMS, offset=offset))
-    return [one for one in found if (one.entrypoint or "").startswith("flows.")]
 
 
 def _waiting(client: SyncPrefectClient, deployments: list[Any], before: datetime) -> list[str]:

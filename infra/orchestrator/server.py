@@ -33,6 +33,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -275,15 +276,12 @@ def _wait_until_healthy(service: Service) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        with _direct().open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
+        # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def _direct() -> urllib.request.OpenerDirector:
-    # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def password_path() -> Path:
@@ -443,7 +441,7 @@ def start_service(
     if log.exists():
         log.replace(folder / f"{name}.previous.log")
     try:
-        with open(log, "wb", opener=_private) as output:
+        with open(log, "wb", opener=partial(os.open, mode=0o600)) as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", _FRESH_SIGNALS, *command],
                 env=dict(env),
@@ -475,10 +473,6 @@ def service_environment(mark: str) -> dict[str, str]:
     TMPDIR no other user can take a name that Prefect is about to use.
     """
     return {**marked_env(mark), MARK: mark, "TMPDIR": str(scratch.unshared_root())}
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager

@@ -294,8 +294,7 @@ async def _find_schema() -> str | None:
             known = (await connection.execute(text("SELECT to_regclass('alembic_version')"))).scalar_one()
             if known is None:
                 return None
-            schema: str | None = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
-            return schema
+            return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
     finally:
         await engine.dispose()
 

@@ -150,8 +150,7 @@ def _pairs_in(
 
 def measures_of(store: Store, evaluation: Evaluation) -> dict[str, float]:
     """What was measured of the model itself, such as `latency_ms`, by name."""
-    measures: dict[str, float] = store.manifest(evaluation.ref).provenance.get("measures", {})
-    return measures
+    return store.manifest(evaluation.ref).provenance.get("measures", {})
 
 
 def _parsed(store: Store, evaluation: Evaluation, file: str, parse: Callable[[pa.Buffer], T]) -> T:

@@ -358,10 +358,9 @@ class Digests:
 
     def _read(self) -> dict[str, list[str]]:
         try:
-            known = json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            return dict(json.loads(self.path.read_text()))
+        except (OSError, ValueError, TypeError):
             return {}
-        return known if isinstance(known, dict) else {}
 
 
 def digest_now(file: SourceFile, places: Places) -> str | None:
