@@ -62,20 +62,13 @@ def test_every_folder_that_was_linked_is_unlinked(
 
 
 def test_a_prefect_toml_of_the_persons_own_is_never_touched(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = folder / "prefect.toml"
-    theirs.write_text("[logging]\nlevel = 'DEBUG'\n")
+    theirs = lifecycle.link_project(URL, PASSWORD)
+    theirs.write_text("[logging]\nlevel = 'DEBUG'\n")  # in place of ours
     with caplog.at_level(logging.WARNING):
         assert lifecycle.link_project(URL, PASSWORD) is None
     assert f"export PREFECT_PROFILES_PATH={lifecycle.profiles()}" in caplog.text
     lifecycle.unlink_project()
     assert theirs.read_text() == "[logging]\nlevel = 'DEBUG'\n"
-
-
-def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
-    path = lifecycle.link_project(URL, PASSWORD)
-    path.write_text("mine = 1\n")
-    lifecycle.unlink_project()
-    assert path.read_text() == "mine = 1\n"
 
 
 def test_from_any_other_folder_the_checkout_is_linked(

@@ -76,16 +76,10 @@ def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them
     assert "default_int_handler" in (tmp_path / "handler").read_text()
 
 
-def test_the_log_of_the_service_before_is_kept(home: Path, mark: str) -> None:
-    for line in ("first", "second"):
-        started = start(mark, f"print('{line}\\n')")
+def test_the_log_of_the_service_before_is_kept_and_a_service_runs_in_the_state_folder(home: Path, mark: str) -> None:
+    for line in ("'first'", "os.getcwd()"):
+        started = start(mark, f"import os; print({line}, end='\\n\\n')")
         psutil.Process(started.pid).wait()
-    assert started.last_words() == "second"
+    assert Path(started.last_words()) == home.resolve(), "not the folder of whoever started it"
     assert (home / "worker.previous.log").read_text().strip() == "first"
     assert Service("server", 1, mark, URL).last_words() == ""
-
-
-def test_a_service_does_not_run_in_the_folder_of_whoever_started_it(home: Path, mark: str) -> None:
-    started = start(mark, "import os; print(os.getcwd())")
-    psutil.Process(started.pid).wait()
-    assert Path(started.last_words()) == home.resolve()

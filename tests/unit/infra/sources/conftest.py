@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 
@@ -14,6 +16,16 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Selection, Window, read_batches, resolve_sources
 from tests.support.s3 import S3Server
+
+
+def parquet(table: pa.Table | dict[str, Any], **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), sink, **options)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)
 
 
 class Raw:

@@ -15,7 +15,7 @@ from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from infra.contract import draft_worker
 from infra.contract.file_statistics import statistics_name
-from infra.sources import tables
+from infra.sources import places
 from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract_check import reading_settings
 from tests.unit.infra.sources.conftest import Raw

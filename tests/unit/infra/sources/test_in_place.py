@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import parquet_in_place
-from tests.unit.infra.sources.conftest import Raw
+from tests.unit.infra.sources.conftest import Raw, parquet
 
 
 def stored(*numbers: int) -> bytes:
-    pq.write_table(pa.table({"x": [*numbers]}), stream := io.BytesIO())
-    return stream.getvalue()
+    return parquet({"x": [*numbers]})
 
 
 def summed(paths: tuple[str, ...]) -> object:

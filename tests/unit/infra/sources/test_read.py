@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import os
@@ -14,23 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from infra.sources import Window, documents, places, tables
-from tests.unit.infra.sources.conftest import Raw
-
-
-def parquet(table: pa.Table | dict[str, Any], **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), sink, **options)
-    return sink.getvalue()
-
-
-def zstd(data: bytes) -> bytes:
-    return pa.compress(data, "zstd", asbytes=True)
-
+from tests.unit.infra.sources.conftest import Raw, parquet, zstd
 
 # One column each: its CSV texts, its type, its values.
 COLUMNS: dict[str, tuple[list[str], str, list[Any]]] = {

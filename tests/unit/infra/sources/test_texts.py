@@ -130,11 +130,6 @@ def test_pieces_by_bytes_may_be_larger_than_pieces_of_lines(raw: Raw, monkeypatc
     assert table["length"].to_pylist() == [4096, 4096, 1808]
 
 
-def test_documents_that_are_all_empty_are_refused(raw: Raw) -> None:
-    with pytest.raises(UsageError, match="is empty"):
-        raw.read(corpus(raw, {"a": b"", "b": b""}, bytes=4))
-
-
 @pytest.mark.parametrize(
     ("source", "what"),
     [
