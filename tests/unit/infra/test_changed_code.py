@@ -12,15 +12,10 @@ from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError
 from infra.code_bundle import pack, unpack
 from infra.files import file_digest
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.reseal import reseal
 
 CHANGED = r"^code/[0-9a-f]{40} does not hold the code that its name, or what refers to it, stands for: it was ch"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

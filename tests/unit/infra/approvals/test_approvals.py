@@ -10,13 +10,7 @@ from data_contracts.approvals import Answer, meaning
 from data_contracts.errors import CorruptError
 from infra.approvals import answer_to, ask, give, latest_question
 from infra.store import Store, layout
-from tests.support.raced import Memory
 from tests.unit.data_contracts.test_approvals import AFTER, ASKED, answer, question
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store(Memory(), {})
 
 
 def test_the_latest_question_is_the_one_with_the_highest_number(store: Store) -> None:

@@ -14,14 +14,9 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.rules import BudgetWarning
 from infra.budgets import Executed, Ledger
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 
 A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

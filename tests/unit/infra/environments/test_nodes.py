@@ -16,17 +16,12 @@ from infra.environments import cache
 from infra.environments.packages import INSTALL, SEALED, Packages
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
-from infra.store import Store, open_store
+from infra.store import Store
 from tests.support.pool import until
 from tests.support.wheels import write_wheel
 from tests.unit.infra.environments.conftest import Resolve
 
 ASKED = Packages(("stranger==1.2.0",), ("pyyaml==6.0.3", "stranger==1.2.0"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

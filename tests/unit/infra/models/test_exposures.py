@@ -29,7 +29,6 @@ from infra.models.exposures import (
 from infra.records.evaluations import TestRows
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
-from tests.support.s3 import S3Server
 
 POOL = np.random.default_rng(3).integers(0, 2**64, 5000, dtype=np.uint64)
 RACERS = 8
@@ -39,11 +38,6 @@ def rows(start: int, stop: int) -> TestRows:
     return TestRows.of(POOL[start:stop])
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
 def compare(
     store: Store, of: TestRows, candidate: str, *, better: bool = False, candidates: int = 1, question: str = "question"
 ) -> Exposure:
@@ -51,14 +45,6 @@ def compare(
     if better:
         was_better(store, made)
     return made
-
-
-@pytest.fixture(params=["folder", "s3"])
-def any_store(request: pytest.FixtureRequest, store: Store) -> Store:
-    if request.param == "folder":
-        return store
-    server: S3Server = request.getfixturevalue("s3_server")
-    return open_store(f"s3://{server.bucket()}/a", server.options)
 
 
 def test_each_comparison_counts_once(any_store: Store) -> None:

@@ -31,19 +31,6 @@ HEX = "ab" * 32
 EVALUATION = Ref(uri="evaluations/e-0", id=HEX, seal=HEX)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture(params=["folder", "s3"])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "folder":
-        return open_store(str(tmp_path / "store"))
-    server: S3Server = request.getfixturevalue("s3_server")
-    return open_store(f"s3://{server.bucket()}/prefix", server.options)
-
-
 def champion(store: Store) -> Versioned:
     """The pointer as it is now."""
     found = read_alias(store, "digits", "champion")

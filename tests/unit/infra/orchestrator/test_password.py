@@ -26,9 +26,7 @@ def test_a_password_is_made_once_and_anew_after_it_was_deleted(home: Path) -> No
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_a_chosen_password_is_kept_and_only_its_owner_can_read_it_whatever_the_umask(
-    home: Path, umask: int
-) -> None:
+def test_a_chosen_password_is_kept_and_only_its_owner_can_read_it_whatever_the_umask(home: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         server.ensure_password()

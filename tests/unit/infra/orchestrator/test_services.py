@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,19 +13,12 @@ import pytest
 
 from infra.orchestrator import server
 from infra.orchestrator.server import Service
-from infra.processes.processes import find_marked, kill_marked, new_mark
+from infra.processes.processes import find_marked
 from tests.support.pool import until
 
 URL = "http://127.0.0.1:4210/api"
 # Says that it is ready, by a file, and waits to be ended.
 WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
 
 
 def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:

@@ -37,13 +37,6 @@ ESCAPES = {
 }
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
-
-
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_every_descendant_is_found_and_ended(escape: str, mark: str) -> None:
     script = (

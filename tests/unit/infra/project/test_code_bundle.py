@@ -16,11 +16,6 @@ from tests.support.damage import overwrite
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     write(root, {"pyproject.toml": "", "net/__init__.py": "", "net/model.py": "class Net: ...\n", "README.md": "hello"})

@@ -20,11 +20,6 @@ from infra.store import Store, open_store
 from infra.written_files import LIST, record_written
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
 @pytest.fixture(params=["git", "plain"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "project"

@@ -12,16 +12,11 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import Ledger
 from infra.records.handoffs import num_weight_bytes, read_trained_with, verify_checkpoint
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = "trainings/k-0"
 SEALED = {"train": {"lr": 1.0, "layers": (1, 2)}, "dataset_id": None}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def sealed(

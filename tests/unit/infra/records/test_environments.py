@@ -20,7 +20,7 @@ from infra.records.nodes import (
     note_lists,
     read_environment,
 )
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.wheels import write_wheel
 
 
@@ -28,11 +28,6 @@ def install(wheel: Path, target: Path, installer: str) -> None:
     program = [sys.executable, "-m", *([installer] if installer == "uv" else ["pip", "--disable-pip-version-check"])]
     command = [*program, *(["pip"] if installer == "uv" else []), "install", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", str(target), str(wheel)], check=True, capture_output=True)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")

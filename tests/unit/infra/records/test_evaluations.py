@@ -17,17 +17,12 @@ from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest, StoreAddress
 from data_contracts.pipeline_spec import MetricSpec
 from infra.records.evaluations import outcomes_of, pairs_of, shown_of, unsealed
-from infra.store import Store, open_store
+from infra.store import Store
 from training.score.evaluate_worker import Kept, seal
 from training.score.outcomes import Outcomes, PairTable, Scored, pair_tables
 
 TRUTH = torch.tensor([1, 0, 1, 1, 0])
 SCORES = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.9, 0.1]])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def scored(unit: Any, values: list[float], rows: list[int]) -> Scored:

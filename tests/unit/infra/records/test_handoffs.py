@@ -10,7 +10,7 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation
 from infra.records.handoffs import put_handoff, read_handoff
-from infra.store import Store, open_store
+from infra.store import Store
 from tests.support.damage import overwrite
 
 FIELDS = {
@@ -20,11 +20,6 @@ FIELDS = {
     "dataset_ids": {"test": "cd" * 32},
     "metrics": {},
 }
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def test_what_is_put_is_read(store: Store) -> None:

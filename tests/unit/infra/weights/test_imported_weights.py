@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import InitSpec
-from infra.store import Store, open_store
+from infra.store import Store
 from infra.weights import check_import, import_weights
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
@@ -26,11 +26,6 @@ from tests.support.s3 import S3Server
 pytestmark = pytest.mark.usefixtures("home")
 ONE = save({"w": np.ones((2, 3), np.float32)})
 TWO = save({"b": np.zeros(4, np.float16)})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def sha256(data: bytes) -> str:
