@@ -187,10 +187,8 @@ def test_the_ledger_is_never_collected(store: Store) -> None:
     assert [file.path for file in store.stored("exposures")] == before
 
 
-def test_a_ledger_of_this_version_stays_readable(repository: Path, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    golden = repository / "tests" / "golden" / "exposures-v1"
-    shutil.copytree(golden, tmp_path / "store" / "exposures")
+def test_a_ledger_of_this_version_stays_readable(repository: Path, store: Store) -> None:
+    shutil.copytree(repository / "tests/golden/exposures-v1", Path(store.uri, "exposures"))
     of = TestRows.of(np.arange(1, 13, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     assert spent(store, of).before == 5
     assert spent(store, of).promoted == 1

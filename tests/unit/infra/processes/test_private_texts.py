@@ -18,7 +18,7 @@ from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankLogs, RankWatch, kept_log
 from infra.processes.environment import KEPT_S, new_log
-from infra.store import open_store
+from infra.store import Store
 from tests.support.child_module import CHILD, Ask
 
 MODULE = CHILD.module
@@ -81,9 +81,10 @@ def rank(home: Path, tmp_path: Path) -> Path:
     return log
 
 
-def test_the_store_says_where_a_rank_s_log_is(rank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.gang.ranks.EVERY_S", 0.0)
-    store = open_store(str(tmp_path / "store"))
+def test_the_store_says_where_a_rank_s_log_is(
+    rank: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "EVERY_S", 0.0)
     files = RankFiles(tmp_path, 0)
     logs = RankLogs(store, ("trainings/k-0", 0, 0))
     for _ in range(3):

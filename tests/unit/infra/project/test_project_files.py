@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from infra.project import ProjectFiles, choose
 from infra.settings import state_folder
 from infra.store import Store, open_store
 from infra.written_files import LIST, record_written
+from tests.support.files import git, write_files
 
 
 @pytest.fixture(params=["git", "plain"])
@@ -25,7 +26,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     write(folder, "pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json")
     if request.param == "git":
-        subprocess.run(["git", "-C", str(folder), "init"], check=True, capture_output=True)
+        git(folder, "init")
     return folder
 
 
@@ -33,10 +34,7 @@ KEPT = {"pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json"}
 
 
 def write(root: Path, *names: str, text: str = "1") -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_files(root, dict.fromkeys(names, text))
 
 
 def reasons(chosen: ProjectFiles) -> dict[str, str]:
@@ -94,11 +92,9 @@ def test_a_tracked_folder_that_became_a_link_is_not_followed(tmp_path: Path, sto
     root = tmp_path / "project"
     write(root, "pyproject.toml", "part/x.py", "part/x.txt")
     write(tmp_path, "outside/x.py", "outside/x.txt")
-    for command in (["init"], ["add", "."]):
-        subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
-    for name in ("x.py", "x.txt"):
-        (root / "part" / name).unlink()
-    (root / "part").rmdir()
+    git(root, "init")
+    git(root, "add", ".")
+    shutil.rmtree(root / "part")
     (root / "part").symlink_to(tmp_path / "outside")
     assert choose(root, store).packed.keys() == {"pyproject.toml"}
 
@@ -220,7 +216,7 @@ def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     root = tmp_path / "project"
     write(root, "net.py", "vocab.bin", "raw/a.csv", "raw/b.csv", "__pycache__/x", ".cache/x")
     write(root, ".gitignore", text="vocab.bin\nraw/\n__pycache__\n.cache\n")
-    subprocess.run(["git", "-C", str(root), "init"], check=True, capture_output=True)
+    git(root, "init")
     found = reasons(choose(root, store))
     assert found == {
         ".gitignore": project.HIDDEN,

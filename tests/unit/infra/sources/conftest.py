@@ -15,6 +15,7 @@ import s3fs
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Selection, Window, read_batches, resolve_sources
+from tests.support.files import write_files
 from tests.support.s3 import S3Server
 
 
@@ -36,10 +37,7 @@ class Raw:
         self.cache = root / "state" / "digests"
 
     def write(self, name: str, data: str | bytes) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return path
+        return write_files(self.root, {name: data}) / name
 
     def resolve(
         self, *sources: Any, window: Window | None = None, window_path: str | None = None, rehash: bool = False
