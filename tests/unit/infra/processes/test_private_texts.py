@@ -60,12 +60,11 @@ def test_what_a_child_printed_is_named_and_not_quoted(request_: dict[str, Any], 
     assert SECRET in log.read_text()
 
 
-def test_a_log_that_nothing_names_goes_with_its_child(home: Path) -> None:
+def test_a_log_that_nothing_names_goes_and_a_process_that_withholds_has_its_children_do_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_child(CHILD, Ask(print=SECRET), withhold=True)
     assert kept(home) == []
-
-
-def test_the_children_of_a_process_that_withholds_do_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINWRIGHT_WITHHELD", str(home / "mine.txt"))
     with pytest.raises(TrainwrightError):
         run_child(CHILD, Ask(do="bug"))
