@@ -101,12 +101,17 @@ def in_foreground() -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_foreground")
 def test_a_signal_during_cleanup_waits_for_its_end() -> None:
-    finished = False
-    with pytest.raises(KeyboardInterrupt), processes.uninterrupted():
+    finished = []
+
+    @processes.uninterrupted()
+    def clean() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
-        finished = True
-    assert finished
+        finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        clean()
+    assert finished == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
