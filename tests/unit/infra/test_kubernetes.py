@@ -91,16 +91,19 @@ def test_the_rendezvous_has_a_headless_service_that_finds_the_pods(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_pod_can_be_reached_by_its_like_alone(version: str, template: dict[str, Any], repository: Path) -> None:
-    policy = yaml.safe_load((repository / "infra/kubernetes/network-policy.yaml").read_text())
-    kubernetes_validate.validate(policy, version, strict=True)
-    labels = rendered(template)["spec"]["template"]["metadata"]["labels"]
-    selected = policy["spec"]["podSelector"]["matchLabels"]
-    assert selected
-    assert selected.items() <= labels.items()
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    # One rule with one peer: without a namespace selector it means pods of this namespace alone.
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": selected}}]}]
+def test_a_pod_can_be_reached_by_its_like_alone_and_a_conductor_by_nobody(
+    version: str, template: dict[str, Any], conductor: dict[str, Any], repository: Path
+) -> None:
+    for name, job in (("network-policy", template), ("conductor-network-policy", conductor)):
+        policy = yaml.safe_load((repository / f"infra/kubernetes/{name}.yaml").read_text())
+        kubernetes_validate.validate(policy, version, strict=True)
+        selected = policy["spec"]["podSelector"]["matchLabels"]
+        assert selected
+        assert selected.items() <= rendered(job)["spec"]["template"]["metadata"]["labels"].items()
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        # One rule with one peer: without a namespace selector it means pods of this namespace alone.
+        rule = {"from": [{"podSelector": {"matchLabels": selected}}]}
+        assert policy["spec"].get("ingress") == ([rule] if job is template else None)
 
 
 def test_a_pod_is_as_restricted_as_kubernetes_knows(template: dict[str, Any], repository: Path) -> None:
@@ -168,15 +171,6 @@ def test_a_conductor_differs_from_a_node_only_where_it_needs_less(
     assert {volume["name"] for volume in mine["volumes"]} == {"scratch", "temporary"}
     gone, new = {"gpus", "shared_memory"}, {"metrics_push"}
     assert conductor["variables"]["properties"].keys() == template["variables"]["properties"].keys() - gone | new
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_nobody_connects_to_a_conductor(version: str, conductor: dict[str, Any], repository: Path) -> None:
-    policy = yaml.safe_load((repository / "infra/kubernetes/conductor-network-policy.yaml").read_text())
-    kubernetes_validate.validate(policy, version, strict=True)
-    labels = rendered(conductor)["spec"]["template"]["metadata"]["labels"]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    assert (policy["spec"]["policyTypes"], policy["spec"].get("ingress")) == (["Ingress"], None)
 
 
 def test_what_the_pages_say_of_a_pod_is_so(template: dict[str, Any], conductor: dict[str, Any]) -> None:
