@@ -18,6 +18,7 @@ from infra.contract.file_statistics import statistics_name
 from infra.sources import places
 from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract_check import reading_settings
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 ORDERS = "Kunde;Größe;Betrag;Straße\r\n1;1,5;12,50;Königsallee 1\r\n2;-0,25;1e3;\r\n;3;7;Weg, 2\r\n"
@@ -98,8 +99,7 @@ def test_a_quote_amid_a_value_begins_nothing_wherever_a_block_ends(
 
 
 def test_tsv_files_have_tabs_unless_the_spec_says_otherwise(raw: Raw) -> None:
-    raw.write("a.tsv", "a\tb\n1\tx, y\n")
-    raw.write("b.tsv", "a;b\n1;x\n")
+    write_files(raw.root, {"a.tsv": "a\tb\n1\tx, y\n", "b.tsv": "a;b\n1;x\n"})
     assert raw.read("a.tsv").to_pylist() == [{"a": 1, "b": "x, y"}]
     assert raw.read({"uri": "b.tsv", "csv": {"separator": ";"}}).to_pylist() == [{"a": 1, "b": "x"}]
     assert raw.resolve("a.tsv")[0].format == "tsv"  # so its keys are not those of a .csv with the same bytes

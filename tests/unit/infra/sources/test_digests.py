@@ -15,6 +15,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now, places
+from tests.support.files import write_files
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
 
@@ -126,8 +127,7 @@ def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = Raw(tmp_path / "run[1]*")
-    for name in ("a.csv", "sub/b.csv", "../c.csv"):
-        raw.write(name, name)
+    write_files(raw.root, {name: name for name in ("a.csv", "sub/b.csv", "../c.csv")})
     assert [os.path.relpath(file.uri, raw.root) for file in raw.resolve("**/*.csv", "../*.csv")] == [
         "a.csv", "sub/b.csv", "../c.csv",
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.quoting import LOG
 from infra.contract import contract_worker
 from infra.sources import Window
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw, parquet
 
 SECRET = "jane@x.example"
@@ -48,8 +49,7 @@ def test_no_message_has_a_name_that_only_the_data_has(
 ) -> None:
     monkeypatch.setattr("infra.sources.places._READ_BYTES", block)
     files, options = CASES[case]
-    for name, data in files.items():
-        raw.write(name, data)
+    write_files(raw.root, files)
     with pytest.raises(UsageError, match="withheld because data.sensitive is set") as caught:
         raw.read(*files, **options)
     assert SECRET not in json.dumps(caught.value.to_json())

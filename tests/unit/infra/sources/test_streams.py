@@ -17,6 +17,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
 from infra.sources import places
 from infra.sources.read import file_facts
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw, parquet, zstd
 
 
@@ -43,8 +44,7 @@ def test_whatever_byte_is_damaged_it_is_told_or_does_not_matter(
 
 
 def test_a_full_disk_while_a_copy_is_made_is_told_as_that(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw.write("a.parquet", parquet({"a": [0]}))
-    raw.write("a.parquet.gz", gzip.compress(parquet({"a": [0]})))
+    write_files(raw.root, {"a.parquet": parquet({"a": [0]}), "a.parquet.gz": gzip.compress(parquet({"a": [0]}))})
     full = open("/dev/full", "w+b", buffering=0)  # noqa: SIM115 - closed by its reader
     monkeypatch.setattr(scratch.tempfile, "TemporaryFile", lambda **more: full)
     assert raw.read("a.parquet").num_rows == 1, "a local file is read where it lies"
