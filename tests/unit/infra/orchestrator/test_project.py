@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infra.orchestrator import lifecycle
+from tests.support.files import write_files
 
 URL = "http://127.0.0.1:4210/api"
 PASSWORD = "trainwright:a-password"
@@ -24,9 +25,7 @@ def named(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a prefect.yaml; no checkout to fall back to."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    (folder / "prefect.yaml").touch()
+    folder = write_files(tmp_path / "clone", {"prefect.yaml": ""})
     monkeypatch.chdir(folder)
     monkeypatch.setattr(lifecycle, "CODE_ROOT", tmp_path)
     return folder
@@ -48,9 +47,7 @@ def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) ->
 def test_every_folder_that_was_linked_is_unlinked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = tmp_path / "second"
-    second.mkdir()
-    (second / "prefect.yaml").touch()
+    second = write_files(tmp_path / "second", {"prefect.yaml": ""})
     lifecycle.link_project(URL, PASSWORD)
     lifecycle.link_project(URL.replace("4210", "4211"), PASSWORD)
     assert named(folder)["PREFECT_API_URL"].endswith(":4211/api")

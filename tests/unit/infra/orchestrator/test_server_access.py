@@ -86,11 +86,7 @@ def test_a_page_from_elsewhere_changes_nothing(origin: bytes | None, known: bool
     assert set(changing.values()) == {200 if known else 403}
     assert answer(socket_of(*headers)) == (200 if known else 403)
     # The browser and Prefect's CORS settings decide what the page may read.
-    assert answer(request(*headers)) == 200
-
-
-def test_starting_and_stopping_pass() -> None:
-    assert answer({"type": "lifespan"}) == 200
+    assert answer(request(*headers)) == answer({"type": "lifespan"}) == 200
 
 
 def test_a_server_for_the_network_is_known_by_this_machines_names_and_the_one_it_was_given() -> None:
