@@ -180,16 +180,16 @@ def test_a_move_that_loses_after_its_receipt_is_not_in_the_history(
     first, second = write(store, 10), write(store, 20)
     promoted = promote(store, first, None, None)
     held = champion(store)
-    seal = registry._seal_receipt
+    seal = registry._seal_next
     others: list[Receipt] = []
 
     def other_is_faster(*arguments: object) -> Ref:
-        monkeypatch.setattr(registry, "_seal_receipt", seal)
+        monkeypatch.setattr(registry, "_seal_next", seal)
         sealed = seal(*arguments)
         others.append(promote(store, second, held, 1))
         return sealed
 
-    monkeypatch.setattr(registry, "_seal_receipt", other_is_faster)
+    monkeypatch.setattr(registry, "_seal_next", other_is_faster)
     with pytest.raises(PointerMoved):
         promote(store, write(store, 30), held, 1)
     assert history(store, "digits", "champion") == [promoted, *others]
