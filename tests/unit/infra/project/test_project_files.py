@@ -53,12 +53,12 @@ def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
 
 
 def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None:
-    write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
+    wheel = "wheels/helper-1-py3-none-any.whl"
+    write(root, wheel, "wheels/README")
     chosen = choose(root, store, environment=True)
-    assert chosen.packed.keys() == KEPT | {"wheels/README"}
-    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project.WHEEL}
-    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
-    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
+    assert (chosen.packed.keys(), reasons(chosen)) == (KEPT | {"wheels/README"}, {wheel: project.WHEEL})
+    for options in ({}, {"environment": True, "include": ["wheels"]}):
+        assert wheel in choose(root, store, **options).packed
 
 
 def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Path) -> None:
