@@ -153,20 +153,16 @@ def _ports(text: str) -> tuple[int, ...]:
 
 
 class Spans:
-    """Sends one process's spans, in a thread of the SDK's.
+    """Sends one process's spans, in a thread of the SDK's, by OTLP over HTTP, as the environment says."""
 
-    Args:
-        exporter: sends them; None: OTLP over HTTP, as the environment says.
-    """
-
-    def __init__(self, exporter: SpanExporter | None = None) -> None:
+    def __init__(self) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         # The SDK logs each attempt; a collector that is away is told once, by us.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._processor = BatchSpanProcessor(_warning_once(exporter))
+        self._processor = BatchSpanProcessor(_warning_once())
 
     def root(self, name: str, parent: Context | None) -> Context:
         """The context of a process's first span, below `parent`; the sampler decides for all spans below it."""
@@ -240,12 +236,12 @@ def _span_context(context: Context) -> SpanContext:
     return SpanContext(int(context.trace, 16), int(context.span, 16), is_remote=False, trace_flags=flags)
 
 
-def _warning_once(exporter: SpanExporter | None) -> SpanExporter:
+def _warning_once() -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExporter as Base
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    sends = exporter or OTLPSpanExporter()
+    sends = OTLPSpanExporter()
 
     class _Once(Base):
         warned = False

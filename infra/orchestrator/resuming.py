@@ -308,7 +308,7 @@ def start_lost_again(silent_s: float | None = None) -> list[str]:
     with unreachable_is_unavailable(), asking(retries=2) as client:
         return [
             answer(client, one)
-            for flows, answer in ((_RUNS, _answer_lost), (_LOOKS, _end_lost))
+            for flows, answer in ((_RUNS, _start_again), (_LOOKS, _end_lost))
             for one in _unended(client, flows)
             if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
         ]
@@ -374,11 +374,6 @@ def _is_as_seen(client: SyncPrefectClient, seen: FlowRun) -> bool:
     return current is not None and seen.state is not None and current.id == seen.state.id
 
 
-def _answer_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
-    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
-    return _end_lost(client, flow_run) if flow_run.deployment_id is None else _start_again(client, flow_run)
-
-
 def _end_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
     assert flow_run.state is not None
     end_dead(client, flow_run.id, _PROCESS_DIED)
@@ -388,8 +383,11 @@ def _end_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
 
 
 def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
     from prefect.states import Crashed, Scheduled
 
+    if flow_run.deployment_id is None:
+        return _end_lost(client, flow_run)
     assert flow_run.state is not None
     starts = sum((state.message or "") == _PROCESS_DIED for state in client.read_flow_run_states(flow_run.id))
     was = flow_run.state.type.value.lower()
@@ -398,8 +396,7 @@ def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
             f"{_PROCESS_DIED} The flow run {flow_run.name} was given to workers {starts} times before."
         )
         client.set_flow_run_state(flow_run.id, Crashed(message=error.message), force=True)
-        if flow_run.deployment_id is not None:
-            announce_unopened(client.read_deployment(flow_run.deployment_id).name, str(flow_run.id), error)
+        announce_unopened(client.read_deployment(flow_run.deployment_id).name, str(flow_run.id), error)
         return error.message
     client.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry", message=_PROCESS_DIED), force=True)
     said = f"the flow run {flow_run.name} was {was} without a process, and is given to a worker again"

@@ -226,7 +226,17 @@ def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:
     mark = new_mark()
     with scratch.make("worker", mark=mark) as folder:
         stop_file = folder.path / "stop"
-        environ = _environment(mark, stop_file)
+        environ = marked_env(
+            mark,
+            {
+                # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
+                "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+                STOP_FILE: str(stop_file),
+                # The server calls a worker dead after three of these.
+                "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+                **prefect_env(),
+            },
+        )
         worker = _start(pool, options, environ, folder.handles)
         try:
             while not stopped.wait(POLL_S):
@@ -251,19 +261,6 @@ def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:
     except StorageUnavailable as error:
         log.warning("Flow runs that did not end in time are left to the reaper: %s", error)
     return sorted(map(str, flow_runs))
-
-
-def _environment(mark: str, stop_file: Path) -> dict[str, str]:
-    # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
-    paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-    own = {
-        "PATH": os.pathsep.join(paths),
-        STOP_FILE: str(stop_file),
-        # The server calls a worker dead after three of these.
-        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
-        **prefect_env(),
-    }
-    return marked_env(mark, own)
 
 
 def _start(
