@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from uuid import UUID
 
 import psutil
