@@ -1,9 +1,11 @@
-"""Folders with small files, and Git in them."""
+"""Folders with small files, Git in them, and the permissions that they get."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
@@ -21,3 +23,13 @@ def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, check=True, capture_output=True, text=True, timeout=60)
     return done.stdout
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """Let new files have all permissions but those of the mask."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)

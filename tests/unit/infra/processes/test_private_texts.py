@@ -20,6 +20,7 @@ from infra.gang.ranks import RankLogs, RankWatch, kept_log
 from infra.processes.environment import KEPT_S, new_log
 from infra.store import Store
 from tests.support.child_module import CHILD, Ask
+from tests.support.files import umask
 
 MODULE = CHILD.module
 SECRET = "Jane Doe"
@@ -30,13 +31,10 @@ def kept(home: Path) -> list[Path]:
 
 
 def test_a_log_is_its_owner_s_alone_and_goes_after_a_month(home: Path) -> None:
-    mask = os.umask(0)
-    try:
+    with umask(0):
         old = new_log("old")
         os.utime(old, times=(time.time() - KEPT_S - 60,) * 2)
         young = [new_log("rank/0 of Ours"), new_log("rank/0 of Ours")]
-    finally:
-        os.umask(mask)
     assert kept(home) == sorted(young)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (home / "withheld", *young)] == [0o700, 0o600, 0o600]
 

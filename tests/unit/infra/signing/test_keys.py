@@ -28,6 +28,7 @@ from infra.signing.keys import (
     load_signing_key,
     make_key_pair,
 )
+from tests.support.files import umask
 
 
 def pem(key: object, password: bytes | None = None) -> bytes:
@@ -132,16 +133,13 @@ def test_a_private_key_in_place_of_a_public_one(written: Callable[..., Path]) ->
         load_public_key(written(public_pem(rsa.generate_private_key(65537, 2048))))
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o277], ids=["open", "closed"])
+@pytest.mark.parametrize("mask", [0o000, 0o277], ids=["open", "closed"])
 def test_a_new_pair_signs_its_private_half_is_the_owners_and_nothing_is_replaced(
-    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
-    before = os.umask(umask)
-    try:
+    with umask(mask):
         private, public = make_key_pair(tmp_path)
-    finally:
-        os.umask(before)
     assert (private.name, public.name) == (PRIVATE_FILE, PUBLIC_FILE)
     assert [stat.S_IMODE(one.stat().st_mode) for one in (private, public)] == [0o600, 0o644]
     kept = private.read_bytes()
