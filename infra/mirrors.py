@@ -335,7 +335,7 @@ class Mlflow:
                 "tags": _pairs({RUN_TAG: run.run_id}),
             },
         )
-        logged = {"metrics": list(run.metrics), "params": _pairs(run.params), "tags": _pairs(tags)}
+        logged: dict[str, Sequence[Any]] = {"metrics": run.metrics, "params": _pairs(run.params), "tags": _pairs(tags)}
         for what, values in logged.items():
             for part in _parts(values, _MOST_LOGGED[what]):
                 self._post("runs/log-batch", {"run_id": kept.id, what: part})
