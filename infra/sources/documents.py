@@ -295,7 +295,11 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
 
 
 class Unfit(ValueError):
-    """Chunk offsets do not fit the document that is read; the text is a clause in our words."""
+    """Chunk offsets do not fit the document that is read; `why` is a clause in our words."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(why)
 
 
 @dataclass(frozen=True)
@@ -344,6 +348,6 @@ def offsets_of(file: SourceFile) -> TokenOffsets:
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:
     """The error for chunk offsets that do not fit this document."""
     return CorruptError(
-        f"The stored cut of {file.uri} into pieces does not fit it: {error}.",
+        f"The stored cut of {file.uri} into pieces does not fit it: {error.why}.",
         remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",
     )
