@@ -14,7 +14,6 @@ signing libraries are imported only where something is signed or an alias has ap
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +32,8 @@ from infra.signing.keys import (
     load_public_key,
     load_signing_key,
     parse_public_key,
-    sign_bytes,
+    signature_fault,
+    signed_record,
     verify,
 )
 from infra.store import Store, layout
@@ -98,24 +98,18 @@ def signing_key(named: str) -> SigningKey:
 
 def signed(answer: Answer, key: SigningKey) -> Answer:
     """The answer with a signature over all its other fields."""
-    return answer.model_copy(update={"signature": json.loads(sign_bytes(answer.signed_bytes, PAYLOAD_TYPE, key))})
+    return signed_record(answer, PAYLOAD_TYPE, key)
 
 
 def signed_protection(decision: Protection, key: SigningKey) -> Protection:
     """The decision about an alias with a signature over all its other fields."""
-    made = json.loads(sign_bytes(decision.signed_bytes, PROTECTION_TYPE, key))
-    return decision.model_copy(update={"signature": made})
+    return signed_record(decision, PROTECTION_TYPE, key)
 
 
 def protection_fault(decision: Protection, n: int, key: PublicKey) -> str:
     """Why a signed decision, number `n` of its alias, does not count, as the end of a sentence; "" if it does."""
-    try:
-        found = verify(canonical(decision.signature), PROTECTION_TYPE, [key], "the decision")
-    except CorruptError as error:
-        return error.message.rstrip(".")
-    if found.payload != decision.signed_bytes or decision.n != n:
-        return "the decision is not what was signed"
-    return ""
+    fault = signature_fault(decision, PROTECTION_TYPE, key, "the decision")
+    return fault or ("" if decision.n == n else "it is not what was signed")
 
 
 def keys_of(protection: Protection | None) -> dict[str, PublicKey]:
@@ -187,11 +181,10 @@ def refuse_gone(store: Store, decisions: Sequence[Protection], newest: Ref | Non
     """CorruptError if the decision that the newest receipt of an alias (`name`) names is gone, or is another now."""
     if newest is None:
         return
-    about = pointed_at(store.manifest, newest).provenance
-    pinned = parsed(newest.uri, _pinned, about)
-    if pinned is None:
+    pinned = pointed_at(store.manifest, newest).provenance.get("protection")
+    if pinned is None:  # what `pin` wrote
         return
-    n, expected = pinned
+    n, expected = parsed(newest.uri, lambda value: (int(value["n"]), str(value["digest"])), pinned)
     if len(decisions) <= n or digest(decisions[n].to_json()) != expected:
         raise CorruptError(
             f"Decision {n} about the protection of {name} is not the one that its newest receipt names.",
@@ -231,12 +224,6 @@ def refuse_forged(decisions: Sequence[Protection], key: PublicKey | None, *, nam
     return newest.signature is not None and key is not None
 
 
-def _pinned(about: Mapping[str, Any]) -> tuple[int, str] | None:
-    """What `pin` wrote into the provenance of a receipt; None if it wrote nothing."""
-    value = about.get("protection")
-    return None if value is None else (int(value["n"]), str(value["digest"]))
-
-
 def time_of(store: Store) -> str:
     """The time by the store's clock, which whoever asks, answers or reads has in common: UTC, ISO 8601 with seconds."""
     return datetime.fromtimestamp(store.now_s(), UTC).isoformat(timespec="seconds")
@@ -259,7 +246,15 @@ def ask(store: Store, question: Question) -> Question:
         question = store.read_as(path, Question.from_json)
     for earlier in islice(_listed(store, question.model, question.alias, k), _MOST_OPEN):
         if earlier.run_id != question.run_id and answer_to(store, earlier, question.asked_at) is None:
-            give(store, earlier, _superseded(earlier, question))
+            later = Answer(
+                question=earlier.digest,
+                decision="superseded",
+                by=question.run_id,
+                via="run",
+                reason=f"the run {question.run_id} asked about {question.name} later, and so superseded this question",
+                at=question.asked_at,
+            )
+            give(store, earlier, later)
     return question
 
 
@@ -334,11 +329,9 @@ def _listed(store: Store, model: str, alias: str, before: int | None = None) -> 
         before: only those that stand before this number in the list.
     """
     for k in sorted(numbers(store, layout.questions(model, alias)), reverse=True):
-        entry = (
-            None
-            if before is not None and k >= before
-            else store.find_as(layout.question_entry(model, alias, k), _named)
-        )
+        if before is not None and k >= before:
+            continue
+        entry = store.find_as(layout.question_entry(model, alias, k), _named)
         found = None if entry is None else _question(store, *entry)
         if found is not None and (found.model, found.alias) == (model, alias):
             yield found
@@ -349,17 +342,6 @@ def _named(entry: dict[str, Any]) -> tuple[str, int]:
     if n < 0:
         raise ValueError("a question's number is not below 0")
     return run_id, n
-
-
-def _superseded(question: Question, by: Question) -> Answer:
-    return Answer(
-        question=question.digest,
-        decision="superseded",
-        by=by.run_id,
-        via="run",
-        reason=f"the run {by.run_id} asked about {by.name} later, and so superseded this question",
-        at=by.asked_at,
-    )
 
 
 def _question(store: Store, run_id: str, n: int) -> Question | None:

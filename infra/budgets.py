@@ -14,7 +14,6 @@ nothing is counted twice and nothing is lost.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import random
@@ -25,11 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.load import problems
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.rules import (
     RULES_TYPE,
@@ -45,10 +41,11 @@ from data_contracts.rules import (
     SpendingEntry,
     is_visible,
 )
-from data_contracts.yaml_text import Document, Problem, read_document
+from data_contracts.yaml_text import Problem, read_document
 from infra.audit import actor, now
+from infra.prices import mistaken, validated
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.keys import PublicKey, SigningKey, sign_bytes, unverified_payload, verify
+from infra.signing.keys import PublicKey, signature_fault, signed_record, unverified_payload
 from infra.signing.signatures import configured_key
 from infra.store import Store, Versioned, layout
 from infra.store.records import PointerMoved, parsed
@@ -65,16 +62,9 @@ LISTED = 8
 def read_rules(path: Path, model: type[F]) -> F:
     """The file as `model`; UsageError with `file:line: field: what` for each mistake."""
     document = read_document(path, model.called, f"write it as {model.shown_in} shows")
-    version = document.value.get("version")
-    if isinstance(version, int) and version > VERSION:
-        sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
-        raise _error(document, [Problem(("version",), sentence)])
-    try:
-        rules = model.model_validate(document.value)
-    except ValidationError as error:
-        raise _error(document, problems(error, model, document.value)) from None
+    rules = validated(document, model, VERSION)
     if isinstance(rules, Policy) and (wrong := _without_values(rules)):
-        raise _error(document, wrong)
+        raise mistaken(document, wrong)
     return rules
 
 
@@ -90,11 +80,6 @@ def _without_values(policy: Policy) -> list[Problem]:
         if not is_visible(value)
     ]
     return wrong
-
-
-def _error(document: Document, wrong: list[Problem]) -> UsageError:
-    found = document.error(wrong)
-    return UsageError(found.message, details=found.details)
 
 
 def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
@@ -151,7 +136,7 @@ def apply_rules(store: Store, kind: Kind, content: dict[str, object]) -> RulesVe
                 remedy=f"Name the release key: {SIGNING_KEY}=FILE; if nobody of yours signed it, delete that file.",
             )
         made = RulesVersion(kind=kind, n=n, content=content, by=actor(), at=now())
-        made = made if key is None else _signed(made.model_copy(update={"store": store.uri}), key)
+        made = made if key is None else signed_record(made.model_copy(update={"store": store.uri}), RULES_TYPE, key)
         # If it closes a gap, versions that did not count are newer than it: then it is made once more after them.
         if store.create_once(layout.rules_version(kind, n), made.to_json()) and n + 1 not in numbers:
             return made
@@ -177,11 +162,6 @@ def command_of(kind: Kind) -> str:
     return "budget" if kind == "budgets" else "policy"
 
 
-def _signed(version: RulesVersion, key: SigningKey) -> RulesVersion:
-    signature = json.loads(sign_bytes(version.signed_bytes, RULES_TYPE, key))
-    return version.model_copy(update={"signature": signature})
-
-
 def _version(store: Store, kind: Kind, n: int) -> RulesVersion:
     path = layout.rules_version(kind, n)
     found = store.read_as(path, RulesVersion.from_json)
@@ -195,26 +175,16 @@ def _fault(store: Store, version: RulesVersion, key: PublicKey) -> str:
 
     Earlier Trainwrights did not sign the store's address. Such a version counts until the key has signed one with it.
     """
-    if why := _signature_fault(version, key):
+    if why := signature_fault(version, RULES_TYPE, key, "the version"):
         return why
     if version.store is not None:
         return "" if version.store == store.uri else f"it is for the store {version.store}, and this is {store.uri}"
     for n in reversed(range(version.n)):
         with contextlib.suppress(CorruptError):  # an earlier version that is damaged keeps no later one from counting
             earlier = _version(store, version.kind, n)
-            if earlier.store is not None and not _signature_fault(earlier, key):
+            if earlier.store is not None and not signature_fault(earlier, RULES_TYPE, key, "the version"):
                 return "it names no store, and an earlier version does"
     return ""
-
-
-def _signature_fault(version: RulesVersion, key: PublicKey) -> str:
-    if version.signature is None:
-        return "it is not signed"
-    try:
-        found = verify(canonical(version.signature), RULES_TYPE, [key], "the version")
-    except CorruptError as error:
-        return error.message.rstrip(".")
-    return "" if found.payload == version.signed_bytes else "it is not what was signed"
 
 
 def _last_before_gap(numbers: list[int]) -> int | None:

@@ -137,7 +137,7 @@ def pack(
     covered = {name: value for name, value in digests.items() if name.endswith(".py")} | apart
     # Two bundles may share a digest and differ in a README, so the directory is named by all of the files.
     code_digest, whole = digest(covered), _name_digest(digests, covered)
-    for uri in _undeleted(store, whole):
+    for uri in filter(store.claim, (layout.code(whole, n) for n in itertools.count())):  # one that is not deleted
         try:
             bundle = store.verify(uri)
             check_bundle(store, bundle)
@@ -152,11 +152,6 @@ def pack(
     about = {**(provenance or {}), _NAMED: apart}
     ref = writer.seal(KIND, {"digest": code_digest}, about, entries)
     return CodeBundle(ref, code_digest, root, choice)
-
-
-def _undeleted(store: Store, name: str) -> Iterator[str]:
-    """The directories that a bundle of this name may have, in order, without deleted ones."""
-    return (uri for n in itertools.count() if store.claim(uri := layout.code(name, n)))
 
 
 def unpack(store: Store, ref: Ref, to: Path, *, code_digest: str | None = None) -> Path:
@@ -270,16 +265,22 @@ def _coverings(store: Store, manifest: Manifest, digests: Mapping[str, str]) -> 
 def _texts_of_run(store: Store, run_id: str) -> set[str]:
     """All texts in a run's resolved inputs, including names of files; none if the inputs cannot be read."""
     try:
-        waiting, texts = [store.read_json(layout.resolved(run_id))], set[str]()
+        return {text.removeprefix("./") for text in texts_in(store.read_json(layout.resolved(run_id)))}
     except (FileNotFoundError, CorruptError, UsageError):
         return set()
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, also names of fields."""
+    waiting = [value]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            texts.add(value.removeprefix("./"))
-        elif isinstance(value, dict | list):
-            waiting += value.values() if isinstance(value, dict) else value
-    return texts
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            waiting += one
 
 
 def refuse_our_names(root: Path, names: Iterable[str]) -> None:

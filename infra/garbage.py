@@ -25,9 +25,10 @@ from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, Ov
 from data_contracts.foreign_files import parse_json
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
+from infra.code_bundle import texts_in
 from infra.models import registry
 from infra.quantities import duration
-from infra.store import Manifest, Store, layout
+from infra.store import Store, layout
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
 from infra.store.lease import PATIENCE_S, LeaseKeeper
 from infra.store.store import day_end_s
@@ -109,7 +110,8 @@ def items_to_delete(items: Iterable[StoreItem], now_s: float, limits: Limits) ->
     Raises CorruptError if an item that stays cannot be read: it is then unknown what else must stay.
     """
     census = {item.uri: item for item in items}
-    stays = reachable([one for one in census.values() if one.root or _is_young(one, now_s, limits)], census)
+    roots = [one for one in census.values() if one.root or now_s - one.touched_s < limit_s(one, limits)]
+    stays = reachable(roots, census)
     named = {name for uri in stays for name in census[uri].names}
     for uri in sorted(stays):
         broken = census[uri].broken
@@ -148,10 +150,6 @@ def _named(item: StoreItem, census: Mapping[str, StoreItem], by_id: Mapping[str,
             if name in census:
                 yield name
             name = name.rpartition("/")[0]
-
-
-def _is_young(item: StoreItem, now_s: float, limits: Limits) -> bool:
-    return now_s - item.touched_s < limit_s(item, limits)
 
 
 def limit_s(item: StoreItem, limits: Limits) -> float:
@@ -204,7 +202,7 @@ def take_census(store: Store) -> list[StoreItem]:
 
 def names_in(value: Any) -> frozenset[str]:
     """All texts in a JSON value that can be a URI below the store's root, or an id."""
-    return frozenset(text for text in _texts(value) if _NAME.fullmatch(text))
+    return frozenset(text for text in texts_in(value) if _NAME.fullmatch(text))
 
 
 class _Census:
@@ -240,10 +238,7 @@ class _Census:
             held = registry.read_alias(self.store, model, alias)
             names = names_in(held[0].value if held else None)
             yield StoreItem(layout.alias(model, alias), "alias", 0, 0.0, names=names, root="an alias")
-        yield from self._canaries()
-
-    def _canaries(self) -> Iterator[StoreItem]:
-        """What earlier versions tallied for each canary; how it ended is in the receipts."""
+        # What earlier versions tallied for each canary; how it ended is in the receipts.
         for uri, files in _by_folder(self.files["canaries"], 3).items():
             yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files))
 
@@ -255,7 +250,9 @@ class _Census:
             return item(root=root, whole=False)
         try:
             manifest = self.store.manifest(uri)
-            names = names_in([manifest.content, manifest.provenance, *self._files_with_names(manifest)])
+            referring = [entry.path for entry in manifest.files if entry.path in _REFERRING]
+            files_read = [self.store.read_sealed_as(manifest, path, lambda value: value) for path in referring]
+            names = names_in([manifest.content, manifest.provenance, *files_read])
         except FileNotFoundError:  # deleted meanwhile
             return item(root=root, whole=False)
         except CorruptError as error:
@@ -271,11 +268,6 @@ class _Census:
             return str(manifest["id"]) if digest(manifest["content"]) == manifest["id"] else ""
         except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
             return ""
-
-    def _files_with_names(self, manifest: Manifest) -> Iterator[Any]:
-        for entry in manifest.files:
-            if entry.path in _REFERRING:
-                yield self.store.read_sealed_as(manifest, entry.path, lambda value: value)
 
     def _trainings(self) -> Iterator[StoreItem]:
         for uri, files in _by_folder(self.files["trainings"], 2).items():
@@ -394,20 +386,6 @@ def _generation(path: str) -> int:
     return -1 if number is None else number
 
 
-def _texts(value: Any) -> Iterator[str]:
-    waiting: list[Any] = [value]
-    take: dict[type, Callable[[Any], None]] = {
-        dict: lambda one: waiting.extend([*one.keys(), *one.values()]),
-        list: lambda one: waiting.extend(one),
-    }
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif type(one) in take:
-            take[type(one)](one)
-
-
 @dataclass
 class Collected:
     """What a collection deleted, or would delete in a dry run.
@@ -482,7 +460,9 @@ def collect(
             done.spared.append(uri)
     for leftover in left:
         store.drop(leftover)
-    _forget_claims(store, now - max(limits.keep_s, limits.grace_s))
+    for claim in store.stored("uses"):
+        if day_end_s(claim.path.rpartition("/")[2]) < now - max(limits.keep_s, limits.grace_s):
+            store.forget(claim.path)
     return done
 
 
@@ -535,9 +515,3 @@ def _delete(
         return keeper.token(1.5 * patience_s + 1) is not None and delete()
     finally:
         keeper.stop()
-
-
-def _forget_claims(store: Store, before_s: float) -> None:
-    for file in store.stored("uses"):
-        if day_end_s(file.path.rpartition("/")[2]) < before_s:
-            store.forget(file.path)

@@ -184,16 +184,12 @@ def families(common: Common, samples: Iterable[MetricSample]) -> Iterator[Family
 def _family(metric: Metric) -> Any:
     from prometheus_client import core
 
-    labels = [*COMMON, *metric.labels]
-    match metric.kind:
-        case "counter":
-            return core.CounterMetricFamily(metric.name, metric.help, labels=labels)
-        case "histogram":
-            return core.HistogramMetricFamily(metric.name, metric.help, labels=labels)
-        case "summary":
-            return core.SummaryMetricFamily(metric.name, metric.help, labels=labels)
-        case _:
-            return core.GaugeMetricFamily(metric.name, metric.help, labels=labels)
+    kinds: dict[Kind, Any] = {
+        "counter": core.CounterMetricFamily,
+        "histogram": core.HistogramMetricFamily,
+        "summary": core.SummaryMetricFamily,
+    }
+    return kinds.get(metric.kind, core.GaugeMetricFamily)(metric.name, metric.help, labels=[*COMMON, *metric.labels])
 
 
 def _add(family: Any, metric: Metric, labels: list[str], value: float | Counts) -> None:
@@ -213,9 +209,10 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = False
     allow_reuse_port = False
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._places = threading.BoundedSemaphore(MOST_CLIENTS)
-        super().__init__(*arguments)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Whether there is a place for another client; `process_request_thread` frees it."""
@@ -252,13 +249,10 @@ class Endpoint:
 
 
 def _first_free(address: str, ports: Sequence[int], handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    class Server(_Server):
-        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
     refused = OSError("no port is named")
     for port in ports:
         try:
-            return Server((address, port), handler)
+            return _Server((address, port), handler)
         except OSError as error:
             refused = error
     raise refused

@@ -15,12 +15,13 @@ ours are found by tags that they are created with; only one process at a time ma
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from data_contracts.canonical import digest
@@ -53,7 +54,7 @@ _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 RUN_TAG = "trainwright.run_id"
 VERSION_TAG = "trainwright.version"
 # Limits of one request to MLflow.
-_MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100
+_MOST_LOGGED = {"metrics": 1000, "params": 100, "tags": 100}
 _EXISTS, _MISSING = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 _API = "/api/2.0/mlflow"
 # What every user may ask for.
@@ -140,7 +141,7 @@ def credentials(field: str, address: str, named: Mapping[str, str | None]) -> di
     return {"auth": (known["username"], known["password"])} if "username" in known else {}
 
 
-class Endpoint:
+class Endpoint(contextlib.AbstractContextManager["Endpoint"]):
     """A server, until it is left.
 
     Args:
@@ -154,9 +155,6 @@ class Endpoint:
         self.name, self.address, self.deadline = name, address, deadline
         # A redirect is not followed: it could lead the credentials elsewhere.
         self._client = httpx.Client(base_url=address, follow_redirects=False, **access)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
@@ -337,12 +335,10 @@ class Mlflow:
                 "tags": _pairs({RUN_TAG: run.run_id}),
             },
         )
-        for part in _parts(list(run.metrics), _MOST_METRICS):
-            self._post("runs/log-batch", {"run_id": kept.id, "metrics": part})
-        for part in _parts(_pairs(run.params), _MOST_PARAMS):
-            self._post("runs/log-batch", {"run_id": kept.id, "params": part})
-        for part in _parts(_pairs(tags), _MOST_TAGS):
-            self._post("runs/log-batch", {"run_id": kept.id, "tags": part})
+        logged: dict[str, Sequence[Any]] = {"metrics": run.metrics, "params": _pairs(run.params), "tags": _pairs(tags)}
+        for what, values in logged.items():
+            for part in _parts(values, _MOST_LOGGED[what]):
+                self._post("runs/log-batch", {"run_id": kept.id, what: part})
         self._post("runs/update", {"run_id": kept.id, "status": run.status, "end_time": run.ended_ms})
         return kept
 

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_contracts.canonical import iso_day
 from data_contracts.errors import UsageError
@@ -33,6 +33,7 @@ from data_contracts.price_book import (
 from data_contracts.resolved import Price
 from data_contracts.yaml_text import Document, Problem, read_document
 
+S = TypeVar("S", bound=BaseModel)
 VARIABLE = "TRAINWRIGHT_MACHINES"
 # What kind of node this machine is, where no pool says so.
 THIS_MACHINE = "TRAINWRIGHT_MACHINE"
@@ -74,14 +75,19 @@ def read_book(path: Path, variable: str) -> PriceBook:
     document = read_document(path, "a price book", advice)
     if "version" not in document.value:
         return _earlier(document)
-    version = document.value["version"]
-    if isinstance(version, int) and version > VERSION:
-        sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
-        raise _error(document, [Problem(("version",), sentence)])
+    return validated(document, PriceBook, VERSION)
+
+
+def validated(document: Document, model: type[S], newest: int) -> S:
+    """A document as `model`; UsageError with `file:line: field: what` for each mistake, or a version above `newest`."""
+    version = document.value.get("version")
+    if isinstance(version, int) and version > newest:
+        sentence = f"{version} is newer than the {newest} that this Trainwright reads; upgrade Trainwright"
+        raise mistaken(document, [Problem(("version",), sentence)])
     try:
-        return PriceBook.model_validate(document.value)
+        return model.model_validate(document.value)
     except ValidationError as error:
-        raise _error(document, problems(error, PriceBook, document.value)) from None
+        raise mistaken(document, problems(error, model, document.value)) from None
 
 
 def _earlier(document: Document) -> PriceBook:
@@ -92,7 +98,7 @@ def _earlier(document: Document) -> PriceBook:
         found = _EarlierCatalogue.model_validate(nested.value)
     except ValidationError as error:
         wrong = problems(error, _EarlierCatalogue, nested.value)
-        raise _error(document, [Problem(one.field[1:], one.sentence) for one in wrong]) from None
+        raise mistaken(document, [Problem(one.field[1:], one.sentence) for one in wrong]) from None
     return PriceBook(version=1, machines={name: _entry(document, name, one) for name, one in found.machines.items()})
 
 
@@ -104,11 +110,12 @@ def _entry(document: Document, name: str, earlier: _EarlierMachine) -> MachineEn
         ]
     elif earlier.usd_per_hour:
         sentence = "a price needs its day; add price_date, such as 2026-11-09"
-        raise _error(document, [Problem((name, "usd_per_hour"), sentence)])
+        raise mistaken(document, [Problem((name, "usd_per_hour"), sentence)])
     return MachineEntry(devices=earlier.devices, memory_bytes=earlier.memory_bytes, prices=prices)
 
 
-def _error(document: Document, wrong: list[Problem]) -> UsageError:
+def mistaken(document: Document, wrong: list[Problem]) -> UsageError:
+    """The error for a file, which is not a spec, with these mistakes."""
     found = document.error(wrong)
     return UsageError(found.message, details=found.details)
 

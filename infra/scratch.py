@@ -39,7 +39,7 @@ PREFIX = "trainwright-"
 log = logging.getLogger("trainwright")
 
 
-class Scratch:
+class Scratch(contextlib.AbstractContextManager["Scratch"]):
     """A temporary folder, removed with all its contents by `close`, or when this object or this process ends.
 
     Attributes:
@@ -60,9 +60,6 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder; does nothing if it was removed before."""
         self._closer()
-
-    def __enter__(self) -> Scratch:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

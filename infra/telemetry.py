@@ -138,8 +138,5 @@ def begin_json_logs(name: str | None = None, stream: TextIO | None = None, **fie
 
 
 def _given(environ: Mapping[str, str]) -> dict[str, object]:
-    try:
-        given = json.loads(environ.get(LOG_FIELDS) or "{}")
-    except ValueError:
-        return {}
-    return given if isinstance(given, dict) else {}
+    fields: dict[str, object] = json.loads(environ.get(LOG_FIELDS) or "{}")
+    return fields

@@ -104,8 +104,13 @@ def metrics_settings(environ: Mapping[str, str] = os.environ) -> MetricsSettings
     """The settings in the environment; UsageError that names the variable that is wrong."""
     ports = _ports(environ.get(METRICS_PORT, "").strip())
     push = environ.get(METRICS_PUSH, "").strip().rstrip("/")
-    if push:
-        _check_url(push)
+    if push and not is_url(push):
+        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
+    if "@" in urlsplit(push).netloc or urlsplit(push).query:
+        raise UsageError(
+            f"{METRICS_PUSH} holds a password or a query, which logs would show.",
+            remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
+        )
     return MetricsSettings(ports, environ.get(METRICS_ADDRESS, "").strip() or LOOPBACK, push)
 
 
@@ -147,31 +152,17 @@ def _ports(text: str) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
-def _check_url(url: str) -> None:
-    if not is_url(url):
-        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
-    if "@" in urlsplit(url).netloc or urlsplit(url).query:
-        raise UsageError(
-            f"{METRICS_PUSH} holds a password or a query, which logs would show.",
-            remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
-        )
-
-
 class Spans:
-    """Sends one process's spans, in a thread of the SDK's.
+    """Sends one process's spans, in a thread of the SDK's, by OTLP over HTTP, as the environment says."""
 
-    Args:
-        exporter: sends them; None: OTLP over HTTP, as the environment says.
-    """
-
-    def __init__(self, exporter: SpanExporter | None = None) -> None:
+    def __init__(self) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         # The SDK logs each attempt; a collector that is away is told once, by us.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._processor = BatchSpanProcessor(_warning_once(exporter))
+        self._processor = BatchSpanProcessor(_warning_once())
 
     def root(self, name: str, parent: Context | None) -> Context:
         """The context of a process's first span, below `parent`; the sampler decides for all spans below it."""
@@ -245,12 +236,12 @@ def _span_context(context: Context) -> SpanContext:
     return SpanContext(int(context.trace, 16), int(context.span, 16), is_remote=False, trace_flags=flags)
 
 
-def _warning_once(exporter: SpanExporter | None) -> SpanExporter:
+def _warning_once() -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExporter as Base
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    sends = exporter or OTLPSpanExporter()
+    sends = OTLPSpanExporter()
 
     class _Once(Base):
         warned = False

@@ -38,6 +38,7 @@ from infra.store.records import parsed
 
 log = logging.getLogger("trainwright")
 CLOCKS_S = 3600.0
+_NODE = re.compile(r"node-([0-9]+)")
 _STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")
 R = TypeVar("R", bound=Record)
 
@@ -173,8 +174,8 @@ def gang_by_its_nodes(store: Store, where: str, number: int, run_id: str) -> Gan
         return None
     begin = launch.resume or launch.begin
     first = 0 if begin is None else begin.step
-    names = [name for name in store.list(layout.generation(where, number)) if name.startswith("node-")]
-    found = [_node(store, (where, number, place), first) for place in _numbers(names)]
+    names = map(_NODE.fullmatch, store.list(layout.generation(where, number)))
+    found = [_node(store, (where, number, place), first) for place in sorted(int(name[1]) for name in names if name)]
     nodes = [one for one in found if one is not None]
     if not nodes:
         return None
@@ -226,11 +227,6 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
 def _kept(store: Store, where: str) -> list[Checkpoint]:
     pointer = store.pointer(layout.latest(where)).read()
     return [] if pointer is None else Latest.from_json(pointer.value).checkpoints
-
-
-def _numbers(names: list[str]) -> list[int]:
-    numbers = [name.removeprefix("node-") for name in names]
-    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
 
 def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool]:

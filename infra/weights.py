@@ -47,7 +47,6 @@ _DTYPES = {
 _MOST_HEADER = 2**28
 # Values that are widened to float64 at once.
 _CHUNK = 2**22
-_Named = tuple[str, NDArray[Any]]
 KIND = "import"
 ENDING = ".safetensors"
 ONE = f"model{ENDING}"
@@ -80,11 +79,6 @@ class TensorChange:
     def to_json(self) -> dict[str, object]:
         """The change as objects that JSON can hold."""
         return {**vars(self), "relative": self.relative}
-
-
-def num_bytes(store: Store, checkpoint: Ref) -> int:
-    """Bytes of the weights of a checkpoint."""
-    return sum(file.bytes for file in store.manifest(checkpoint).files if file.path.startswith(WEIGHT_FILES))
 
 
 def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -250,30 +244,13 @@ class TensorDifference:
 
 def first_difference(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) -> TensorDifference | None:
     """The first tensor that differs; None if all are equal to the bit. Both are held in memory."""
-    first: TensorDifference | None = None
-    count = total = 0
-    for name, before, after in _pairs(weights(stores[0], checkpoints[0]), weights(stores[1], checkpoints[1])):
-        total += 1
-        if before is not None and after is not None and _same(before, after):
-            continue
-        count += 1
-        if first is None:
-            first = _how(name, before, after)
-    return None if first is None else replace(first, tensors=count, of=total)
-
-
-def _pairs(
-    left: Iterator[_Named], right: Iterator[_Named]
-) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[Any] | None]]:
-    """Both checkpoints' tensors by name, which both give in order; None where one has no tensor of this name."""
-    one, other = next(left, None), next(right, None)
-    while one is not None or other is not None:
-        name = min(known[0] for known in (one, other) if known is not None)
-        before = one[1] if one is not None and one[0] == name else None
-        after = other[1] if other is not None and other[0] == name else None
-        yield name, before, after
-        one = next(left, None) if before is not None else one
-        other = next(right, None) if after is not None else other
+    before, after = (dict(weights(store, ref)) for store, ref in zip(stores, checkpoints, strict=True))
+    both, names = before.keys() & after.keys(), sorted(before.keys() | after.keys())
+    differing = [name for name in names if name not in both or not _same(before[name], after[name])]
+    if not differing:
+        return None
+    first = _how(differing[0], before.get(differing[0]), after.get(differing[0]))
+    return replace(first, tensors=len(differing), of=len(names))
 
 
 def _same(before: NDArray[Any], after: NDArray[Any]) -> bool:
@@ -332,10 +309,8 @@ def import_weights(store: Store, init: InitSpec, root: Path, provenance: Mapping
     assert init.digest is not None, "weights from outside have a digest"
     kind, _, expected = init.digest.partition(":")
     name = f"{kind}-{expected[:KEY_LENGTH]}"
-    for n in itertools.count():
-        uri = layout.imported(f"{name}-{n}" if n else name)
-        if not store.claim(uri):
-            continue  # deleted or about to be, so it is imported under the next name
+    # What is deleted, or about to be, is imported under the next name.
+    for uri in filter(store.claim, (layout.imported(f"{name}-{n}" if n else name) for n in itertools.count())):
         try:
             import_ = store.verify(uri)
             check_import(store, import_)

@@ -26,9 +26,8 @@ from infra.orchestrator.deployments import (
     POOL,
     PipelineDeployment,
     deploy_pipeline,
-    ensure_pages,
-    ensure_reaper,
     ensure_sensor,
+    ensure_system,
     stop_sensor,
     why_nobody_conducts,
 )
@@ -77,8 +76,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     with get_client(sync_client=True) as client:
         blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
-        ensure_reaper(wanted.pool)
-        ensure_pages(wanted.pool)
+        ensure_system(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
         _look_for_data(client, wanted, spec)
         for automation in watch(client):

@@ -99,7 +99,7 @@ def expose(store: Store, rows: TestRows, candidate: str, champion: str, question
     n, entry = _entry(store, rows.id, wanted)
     place = layout.exposure(rows.id, n, "spent.json")
     if not store.exists(place):
-        counted = _spent(store, rows, until=n, own=entry)
+        counted = spent(store, rows, until=n, own=entry)
         before = SpentBefore(before=counted.before + entry.candidates - 1, promoted=counted.promoted)
         store.create_once(place, before.to_json())
     # What another process counted for the same entry holds for both.
@@ -123,14 +123,6 @@ def was_better(store: Store, exposure: Exposure) -> None:
     parts = layout.split_exposure(exposure.path)
     assert parts is not None
     store.create_once(layout.exposure(*parts[:2], "better"), b"")
-
-
-def spent(store: Store, rows: TestRows) -> Spent:
-    """What these rows have decided so far, on their own and by their shares in other sets. Writes nothing.
-
-    Raises as `expose`.
-    """
-    return _spent(store, rows, until=None, own=None)
 
 
 def refuse_lost(store: Store, newest: Ref | None) -> None:
@@ -250,8 +242,15 @@ def _entries(store: Store, rows_id: str) -> list[ExposureEntry]:
     return entries
 
 
-def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry | None) -> Spent:
-    """What these rows have decided but for `own`; on the rows themselves only what is numbered below `until`."""
+def spent(store: Store, rows: TestRows, *, until: int | None = None, own: ExposureEntry | None = None) -> Spent:
+    """What these rows have decided so far, on their own and by their shares in other sets. Writes nothing.
+
+    Args:
+        until: on the rows themselves, only what is numbered below this counts; None: all.
+        own: an entry that does not count.
+
+    Raises as `expose`.
+    """
     shares = _shares(store, rows, folders := _folders(store))
     folders = [folder for folder in folders if shares[folder.rows_id]]
     ends = {rows.id: until} if until is not None else {}

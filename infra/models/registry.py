@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import logging
 import platform
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -39,11 +40,12 @@ from infra.records.receipts import (
     read_receipt,
 )
 from infra.signing.keys import SigningKey
-from infra.signing.signatures import signing_of
+from infra.signing.signatures import key_of_move, sign_receipt, withdraw, withdraw_others
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
 from infra.store.store import numbers
 
+log = logging.getLogger("trainwright")
 AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
 
@@ -124,10 +126,8 @@ def seal_recipe(store: Store, resolved: Resolved, provenance: Mapping[str, objec
     )
     # Not in canonical form: the order of splits and of arguments counts.
     data = plain(recipe.to_json())
-    for n in itertools.count():
-        uri = layout.attempt(AREA, _name_of(data), n)
-        if store.claim(uri):
-            break  # else it was deleted, or is about to be
+    # Not one that was deleted, or is about to be.
+    uri = next(filter(store.claim, (layout.attempt(AREA, _name_of(data), n) for n in itertools.count())))
     writer = store.writer(uri, afresh=True)
     writer.put(FILE, data)
     return writer.seal(KIND, {}, {**provenance, "parents": []})
@@ -234,9 +234,11 @@ def move_alias(
     current = pointer.read()
     if current != expected:
         raise PointerMoved(pointer.path, current)
-    signing = signing_of(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
+    key = key_of_move(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
     sealed = _seal_next(store, expected, receipt, provenance, holds)
-    signing.before(sealed)
+    if key is not None:
+        # Before the move, so that the alias never names a receipt without a signature.
+        sign_receipt(store, sealed, key)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
     value |= {"ended": True} if ends(receipt, expected) else {}
     receipt = receipt.model_copy(update={"ref": sealed})
@@ -246,11 +248,16 @@ def move_alias(
         try:
             current = _settled(store, pointer, expected, sealed, error)
         except PointerMoved:
-            signing.lost(sealed)
+            if key is not None:
+                withdraw(store, sealed)
             raise
         if current.value["receipt"] != sealed.to_json():
             return moved_on(receipt, current)
-    signing.won(sealed)
+    if key is not None:
+        try:
+            withdraw_others(store, sealed)
+        except Interrupted as error:  # the move is made, whatever becomes of this
+            log.warning("The alias moved, but the signatures of stopped moves were not deleted: %s", error.message)
     return receipt
 
 
@@ -364,26 +371,20 @@ def _seal_next(
     about |= {"protection": pin(decided)} if decided else {}
     exposed = exposures.next_statement(store, newest_receipt(expected))
     about |= {"exposures": exposed} if exposed else {}
-    return _seal_receipt(store, receipt, about, holds)
-
-
-def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any], holds: Holds) -> Ref:
-    model, alias = receipt.model, receipt.alias
-    before = provenance["previous_receipt"]
-    about = {
+    settings = {
         "model": model,
         "alias": alias,
         "decision": receipt.decision,
         "version": receipt.version,
         # In the content, so that equal receipts after different moves are never confused.
-        "previous_receipt": before and before["id"],
+        "previous_receipt": previous and previous["id"],
     }
     data = canonical(receipt.model_copy(update={"ref": None}).to_json())
     k = max(numbers(store, layout.history(model, alias)), default=-1) + 1
     while True:
         writer = store.writer(layout.receipt(model, alias, k))
         try:
-            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), holds)]
-            return writer.seal("receipt", about, provenance, files=files)
+            files = [writer.put(RECEIPT, data), put_move(writer, str(provenance.get("run_id", "")), holds)]
+            return writer.seal("receipt", settings, about, files=files)
         except CorruptError:  # another process took this number, sealed or about to be
             k += 1

@@ -18,10 +18,10 @@ import logging
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import AWAY, SERVER, StorageUnavailable, UsageError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 
+T = TypeVar("T")
 API_URL = "PREFECT_API_URL"
 # The `user:password` that a client shows, and the one that a server asks for.
 API_AUTH = "PREFECT_API_AUTH_STRING"
@@ -172,6 +173,23 @@ def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
         get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
     ):
         yield client
+
+
+def if_there(read: Callable[[], T]) -> T | None:
+    """What `read` gets from the server; None if the server has no such thing."""
+    from prefect.exceptions import ObjectNotFound
+
+    with contextlib.suppress(ObjectNotFound):
+        return read()
+    return None
+
+
+def every_page(read: Callable[[int], Sequence[T]]) -> list[T]:
+    """All that the server has: `read` gets a page from an offset on, until one is empty."""
+    found: list[T] = []
+    while page := read(len(found)):
+        found += page
+    return found
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.operations import Cause, NotifyRule
+from infra.orchestrator.api import every_page
 from infra.orchestrator.deployments import POOL, PROCESS
 from infra.orchestrator.events import (
     BUDGET_EXCEEDED,
@@ -202,14 +203,11 @@ def causes_by_block(rules: Sequence[NotifyRule]) -> dict[str, frozenset[Cause]]:
 def usable_blocks(client: SyncPrefectClient) -> dict[str, UUID]:
     """The ids of the server's blocks that can tell people something, by `type/name`."""
     found: dict[str, UUID] = {}
-    offset = 0
-    while page := client.read_block_documents(offset=offset, include_secrets=False):
-        offset += len(page)
-        for one in page:
-            if one.name is None or one.block_type is None or one.block_schema is None:
-                continue
-            if _NOTIFIES in one.block_schema.capabilities or one.block_type.slug == _WEBHOOK:
-                found[f"{one.block_type.slug}/{one.name}"] = one.id
+    for one in every_page(lambda offset: client.read_block_documents(offset=offset, include_secrets=False)):
+        if one.name is None or one.block_type is None or one.block_schema is None:
+            continue
+        if _NOTIFIES in one.block_schema.capabilities or one.block_type.slug == _WEBHOOK:
+            found[f"{one.block_type.slug}/{one.name}"] = one.id
     return found
 
 
@@ -250,10 +248,8 @@ def _json(trigger: Trigger) -> str:
 def _existing(client: SyncPrefectClient, tag: str, prefix: str) -> list[Any]:
     from prefect.events.filters import AutomationFilter, AutomationFilterTags
 
-    found: list[Any] = []
     wanted = AutomationFilter(tags=AutomationFilterTags(all_=[tag]))
-    while page := client.read_automations(automations=wanted, offset=len(found)):
-        found += page
+    found = every_page(lambda offset: client.read_automations(automations=wanted, offset=offset))
     return [one for one in found if one.name.startswith(prefix)]
 
 
@@ -393,9 +389,8 @@ def _deployments(client: SyncPrefectClient, flows: Sequence[str]) -> list[Any]:
     """All deployments of some flows that are on a work pool."""
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 
-    wanted, found = FlowFilter(name=FlowFilterName(any_=list(flows))), list[Any]()
-    while page := client.read_deployments(flow_filter=wanted, offset=len(found)):
-        found += page
+    wanted = FlowFilter(name=FlowFilterName(any_=list(flows)))
+    found = every_page(lambda offset: client.read_deployments(flow_filter=wanted, offset=offset))
     return [one for one in found if one.work_pool_name]
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, UsageError
-from infra.orchestrator.api import asking, unreachable_is_unavailable
+from infra.orchestrator.api import asking, if_there, unreachable_is_unavailable
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
@@ -249,24 +249,14 @@ def checkout_steps(kind: str) -> list[dict[str, dict[str, str]]]:
 
 def find_deployment(client: SyncPrefectClient, name: str) -> Any:
     """The deployment `FLOW/NAME`; None if there is none."""
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        return None
+    return if_there(lambda: client.read_deployment_by_name(name))
 
 
 def kept_schedules(deployment: Any) -> list[Any]:
     """A deployment's schedules, to be given again: Prefect drops those that a changed deployment does not repeat."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    return [_copied(DeploymentScheduleCreate, one) for one in deployment.schedules]
-
-
-def _copied(kind: Any, schedule: Any) -> Any:
-    known = {name: getattr(schedule, name, None) for name in kind.model_fields}
-    return kind(**{name: value for name, value in known.items() if value is not None})
+    return [DeploymentScheduleCreate.model_validate(one, from_attributes=True) for one in deployment.schedules]
 
 
 def _in_words(schedule: Any) -> str:
@@ -409,16 +399,6 @@ REAPER = Periodic(
 )
 
 
-def ensure_reaper(pool: str) -> None:
-    """Make both deployments of a pool, or let them run this checkout's code; a pause and a changed schedule stay."""
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        kind = find_pool(client, pool).type
-        ensure_resume_deployment(client, pool, kind)
-        ensure_for_pool(client, pool, kind, REAPER, {"pool": pool})
-
-
 def ensure_resume_deployment(client: SyncPrefectClient, pool: str, kind: str) -> UUID:
     """The id of the pool's deployment that resumes runs, made if it does not exist."""
     known: Any = find_deployment(client, f"resume/{pool}")
@@ -459,12 +439,15 @@ DAY_PAGE = Periodic(
 )
 
 
-def ensure_pages(pool: str) -> None:
-    """Make the deployment of a pool, or let it run this checkout's code; a pause and a changed schedule stay."""
+def ensure_system(pool: str) -> None:
+    """Make what looks after runs on a pool, or let it run this checkout's code; a pause and a changed schedule stay."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        ensure_for_pool(client, pool, find_pool(client, pool).type, DAY_PAGE)
+        kind = find_pool(client, pool).type
+        ensure_resume_deployment(client, pool, kind)
+        ensure_for_pool(client, pool, kind, REAPER, {"pool": pool})
+        ensure_for_pool(client, pool, kind, DAY_PAGE)
         if (dropped := find_deployment(client, f"cost-report/{pool}")) is not None:
             client.delete_deployment(dropped.id)
 

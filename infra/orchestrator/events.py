@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -286,11 +286,6 @@ def announce_drift(pipeline: str, run_id: str, report: DriftReport, rejected: bo
     send(DRIFTED, resource, payload, f"{run_id}/{rejected}", pipeline)
 
 
-def budget_resource(name: str) -> str:
-    """The id of a budget as a resource of events."""
-    return f"trainwright.budget.{name}"
-
-
 def announce_budget(warning: BudgetWarning, pipeline: str) -> None:
     """Emit the event of a warning, in a flow run; a failure is one warning in the log."""
     from prefect.context import FlowRunContext
@@ -298,7 +293,10 @@ def announce_budget(warning: BudgetWarning, pipeline: str) -> None:
     if FlowRunContext.get() is None:  # a stage command, which tells no server anything
         return
     event = BUDGET_EXCEEDED if warning.share >= 1 else BUDGET_WARNED
-    resource = {"prefect.resource.id": budget_resource(warning.budget), "prefect.resource.name": warning.budget}
+    resource = {
+        "prefect.resource.id": f"trainwright.budget.{warning.budget}",
+        "prefect.resource.name": warning.budget,
+    }
     used = "is used up" if event == BUDGET_EXCEEDED else f"is used up to {warning.share:.0%}"
     subject = f"{pipeline}: the budget {warning.budget} {used}"  # for people, whom `notify` names
     payload = {**warning.to_json(), "sentence": warning.sentence, "subject": subject}
@@ -372,8 +370,7 @@ def rollback_notice(name: str, version: int | None, previous: int | None) -> dic
 
 def _about(report: RunReport) -> tuple[str, str]:
     """What a run's end is, as a subject and as sentences."""
-    about: tuple[str, str] = _OF_VERDICT.get(report.verdict, _other)(report)
-    return about
+    return _OF_VERDICT.get(report.verdict, _other)(report)
 
 
 def _failed(report: RunReport) -> tuple[str, str]:
@@ -407,25 +404,17 @@ def _not_promoted(report: RunReport) -> tuple[str, str]:
     return "a candidate was not promoted", f"The alias stays where it was: {_words(error.cause)}."
 
 
-def _promoted(report: RunReport) -> tuple[str, str]:
-    return "a version was promoted", f"{_model(report)} was promoted."
-
-
-def _canary(report: RunReport) -> tuple[str, str]:
-    return "a canary stands", f"{_model(report)} stands beside the champion as canary."
-
-
 def _other(report: RunReport) -> tuple[str, str]:
     return f"a run ended {_words(report.verdict)}", f"The run ended {_words(report.verdict)}."
 
 
-_OF_VERDICT: Mapping[str, Any] = {
+_OF_VERDICT: Mapping[str, Callable[[RunReport], tuple[str, str]]] = {
     "failed": _failed,
     "rejected": _rejected,
     "waiting": _waiting,
     "not_promoted": _not_promoted,
-    "promoted": _promoted,
-    "canary": _canary,
+    "promoted": lambda report: ("a version was promoted", f"{_model(report)} was promoted."),
+    "canary": lambda report: ("a canary stands", f"{_model(report)} stands beside the champion as canary."),
 }
 
 

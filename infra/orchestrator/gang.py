@@ -27,7 +27,7 @@ from uuid import UUID
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.gang.rank_files import store_env
-from infra.orchestrator.api import ASK_S, MOST_ITEMS, asking, unreachable, unreachable_is_unavailable
+from infra.orchestrator.api import ASK_S, MOST_ITEMS, asking, if_there, unreachable, unreachable_is_unavailable
 from infra.orchestrator.deployments import ensure_node_deployment, find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
@@ -417,14 +417,9 @@ class PoolAdmission:
         return True
 
     def _admitted(self, client: SyncPrefectClient, nodes: int) -> str | None:
-        from prefect.exceptions import ObjectNotFound
-
         missing = nodes - sum(held.slots for held in self._held)
-        try:
-            limit = client.read_global_concurrency_limit_by_name(self._pool)
-        except ObjectNotFound:
-            return None
-        if missing <= 0 or not limit.active:
+        limit = if_there(lambda: client.read_global_concurrency_limit_by_name(self._pool))
+        if missing <= 0 or limit is None or not limit.active:
             return None
         self._fits(nodes, limit.limit, f"the global concurrency limit {self._pool}")
         if self._increment(client, missing):

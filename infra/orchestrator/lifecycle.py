@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infra.files import replace_private, replace_text
 from infra.orchestrator import api
-from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking
+from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking, every_page
 from infra.orchestrator.deployments import (
     POOL,
     Obstacle,
-    ensure_pages,
-    ensure_reaper,
+    ensure_system,
     find_pool,
     obstacle_of,
     worker_command,
@@ -59,8 +58,7 @@ def up() -> Server:
     """
     server = ensure_server()
     ensure_pool()
-    ensure_reaper(POOL)
-    ensure_pages(POOL)
+    ensure_system(POOL)
     start_worker(server.url)
     if server.ours:
         link_project(server.url, read_password())
@@ -167,7 +165,8 @@ def _obstacles(client: SyncPrefectClient) -> list[Obstacle]:
 
     Deployments of other programs on the server, and deployments that a person paused, are not looked at.
     """
-    ours = _deployments(client)
+    deployments = every_page(lambda offset: client.read_deployments(limit=MOST_ITEMS, offset=offset))
+    ours: list[Any] = [one for one in deployments if (one.entrypoint or "").startswith("flows.")]
     scheduled = [one for one in ours if not one.paused and any(schedule.active for schedule in one.schedules)]
     now = datetime.now(UTC)
     due, late = (_waiting(client, ours, before) for before in (now, now - timedelta(seconds=LATE_S)))
@@ -200,14 +199,6 @@ def _worker_obstacle(worker: Service | None, server: Server | None) -> Obstacle 
         sentence = f"The worker of this machine (pid {worker.pid}) works for another Prefect server, {worker.url}."
         return Obstacle("worker_elsewhere", sentence, "Let it work for this server: `trainwright up`.")
     return None
-
-
-def _deployments(client: SyncPrefectClient) -> list[Any]:
-    """All deployments that run flows of ours."""
-    found: list[Any] = []
-    while page := client.read_deployments(limit=MOST_ITEMS, offset=len(found)):
-        found += page
-    return [one for one in found if (one.entrypoint or "").startswith("flows.")]
 
 
 def _waiting(client: SyncPrefectClient, deployments: list[Any], before: datetime) -> list[str]:

@@ -27,7 +27,7 @@ from data_contracts.errors import Crashed as CrashedError
 from data_contracts.errors import Fenced, StorageUnavailable, UsageError
 from data_contracts.executions import Crash, FlowRunState, resume_key
 from data_contracts.run_report import RunReport
-from infra.orchestrator.api import asking, unreachable_is_unavailable
+from infra.orchestrator.api import asking, if_there, unreachable_is_unavailable
 from infra.orchestrator.automations import is_watched
 from infra.orchestrator.deployments import (
     DAY_PAGE,
@@ -113,11 +113,11 @@ class PrefectResumer:
             same = _own_flow_run(client, crash.flow_run, crash.run_id)
             if _state_of(same).state in ("cancelled", "stopped"):
                 raise Fenced(f"The flow run of {crash.run_id} was cancelled or suspended meanwhile.")
-            if same is not None and same.deployment_id is not None and self._is_served(client, same):
+            if same is not None and _is_served(client, same):
                 return _execute_again(client, same, crash)
             if same is not None and _state_of(same).state == "running":
                 end_dead(client, same.id, "Its process died; another flow run resumes the run.")
-            pool = find_pool(client, self._pool) if not self._here else _pool(client, self._pool)
+            pool = if_there(lambda: client.read_work_pool(self._pool)) if self._here else find_pool(client, self._pool)
             if pool is None or (self._here and lacks_worker(client, pool)):
                 return None
             made = client.create_flow_run_from_deployment(
@@ -170,18 +170,6 @@ class PrefectResumer:
             if same is not None and same.state is not None and same.state.is_cancelling():
                 client.set_flow_run_state(same.id, Cancelled(message=report.sentence), force=True)
 
-    def _is_served(self, client: SyncPrefectClient, flow_run: FlowRun) -> bool:
-        """Whether a worker can take the flow run again: its deployment is there, and its pool has one online."""
-        from prefect.exceptions import ObjectNotFound
-
-        try:
-            assert flow_run.deployment_id is not None
-            client.read_deployment(flow_run.deployment_id)
-        except ObjectNotFound:
-            return False
-        pool = _pool(client, flow_run.work_pool_name) if flow_run.work_pool_name else None
-        return pool is not None and not lacks_worker(client, pool)
-
 
 def _ask_server(question: Callable[[SyncPrefectClient], T]) -> T:
     """The server's answer; StorageUnavailable if it does not answer."""
@@ -189,13 +177,20 @@ def _ask_server(question: Callable[[SyncPrefectClient], T]) -> T:
         return question(client)
 
 
-def _flow_run(client: SyncPrefectClient, flow_run: str | None) -> FlowRun | None:
-    from prefect.exceptions import ObjectNotFound
+def _is_served(client: SyncPrefectClient, flow_run: FlowRun) -> bool:
+    """Whether a worker can take the flow run again: its deployment is there, and its pool has one online."""
+    deployment, name = flow_run.deployment_id, flow_run.work_pool_name
+    if deployment is None or name is None or if_there(lambda: client.read_deployment(deployment)) is None:
+        return False
+    pool = if_there(lambda: client.read_work_pool(name))
+    return pool is not None and not lacks_worker(client, pool)
 
-    try:
-        return None if flow_run is None else client.read_flow_run(UUID(flow_run))
-    except (ObjectNotFound, ValueError):
-        return None
+
+def _flow_run(client: SyncPrefectClient, flow_run: str | None) -> FlowRun | None:
+    with contextlib.suppress(ValueError):  # not an id
+        number = UUID(flow_run or "")
+        return if_there(lambda: client.read_flow_run(number))
+    return None
 
 
 def _own_flow_run(client: SyncPrefectClient, flow_run: str | None, run_id: str) -> FlowRun | None:
@@ -238,14 +233,11 @@ def resumption_of(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun | Non
 
 def _server_told(client: SyncPrefectClient, crash: Crash) -> bool:
     """Whether the server told people of a crash by itself, when the flow run's worker reported it."""
-    from prefect.exceptions import ObjectNotFound
-
     same = _own_flow_run(client, crash.flow_run, crash.run_id)
-    if same is None or same.deployment_id is None or same.state is None or same.state.name != "Crashed":
+    if same is None or same.state is None or same.state.name != "Crashed":
         return False
-    with contextlib.suppress(ObjectNotFound):
-        return is_watched(client, same.deployment_id)
-    return False
+    deployment = same.deployment_id
+    return deployment is not None and bool(if_there(lambda: is_watched(client, deployment)))
 
 
 def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:
@@ -271,15 +263,6 @@ def _nodes_waiting(client: SyncPrefectClient, store: str, training: str) -> list
     found = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, state=waits))
     asked = store, training
     return [one for one in found if (one.parameters.get("store"), one.parameters.get("training")) == asked]
-
-
-def _pool(client: SyncPrefectClient, name: str) -> Any:
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_work_pool(name)
-    except ObjectNotFound:
-        return None
 
 
 def _state_of(flow_run: FlowRun | None) -> FlowRunState:
@@ -325,7 +308,7 @@ def start_lost_again(silent_s: float | None = None) -> list[str]:
     with unreachable_is_unavailable(), asking(retries=2) as client:
         return [
             answer(client, one)
-            for flows, answer in ((_RUNS, _answer_lost), (_LOOKS, _end_lost))
+            for flows, answer in ((_RUNS, _start_again), (_LOOKS, _end_lost))
             for one in _unended(client, flows)
             if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
         ]
@@ -391,11 +374,6 @@ def _is_as_seen(client: SyncPrefectClient, seen: FlowRun) -> bool:
     return current is not None and seen.state is not None and current.id == seen.state.id
 
 
-def _answer_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
-    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
-    return _end_lost(client, flow_run) if flow_run.deployment_id is None else _start_again(client, flow_run)
-
-
 def _end_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
     assert flow_run.state is not None
     end_dead(client, flow_run.id, _PROCESS_DIED)
@@ -405,8 +383,11 @@ def _end_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
 
 
 def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
     from prefect.states import Crashed, Scheduled
 
+    if flow_run.deployment_id is None:
+        return _end_lost(client, flow_run)
     assert flow_run.state is not None
     starts = sum((state.message or "") == _PROCESS_DIED for state in client.read_flow_run_states(flow_run.id))
     was = flow_run.state.type.value.lower()
@@ -415,8 +396,7 @@ def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
             f"{_PROCESS_DIED} The flow run {flow_run.name} was given to workers {starts} times before."
         )
         client.set_flow_run_state(flow_run.id, Crashed(message=error.message), force=True)
-        if flow_run.deployment_id is not None:
-            announce_unopened(client.read_deployment(flow_run.deployment_id).name, str(flow_run.id), error)
+        announce_unopened(client.read_deployment(flow_run.deployment_id).name, str(flow_run.id), error)
         return error.message
     client.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry", message=_PROCESS_DIED), force=True)
     said = f"the flow run {flow_run.name} was {was} without a process, and is given to a worker again"

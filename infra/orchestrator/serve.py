@@ -41,7 +41,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import uvicorn
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from infra.metrics import SERVER_METRICS
 from infra.orchestrator.api import PAGES_URL, SERVER_AUTH, SIGN_IN_LINKS, SIGN_IN_PAGE, SIGNED_IN
@@ -124,7 +124,7 @@ class AccessCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
         if scope["type"] in ("http", "websocket") and (refusal := self._refusal(scope)):
-            await _refuse(scope, send, *refusal)
+            await _refuse(scope, receive, send, *refusal)
         else:
             checked = _GreetingCheck(receive, send) if scope["type"] == "websocket" else receive
             await self._app(scope, checked, send)
@@ -180,15 +180,12 @@ def _is_greeting(text: str | None) -> bool:
     return token is None or (isinstance(token, str) and token.isascii())
 
 
-async def _refuse(scope: Scope, send: Send, status: int, sentence: str) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
     if scope["type"] == "websocket":
         # Closed before it was accepted: the client gets 403.
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
-        return
-    body = f"{sentence}\n".encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    else:
+        await PlainTextResponse(f"{sentence}\n", status)(scope, receive, send)
 
 
 class SignedIn:
@@ -210,17 +207,17 @@ class SignedIn:
         if scope["type"] == "websocket" and shows_password:
             receive = _greeting(receive, self._password)
         elif scope["type"] == "http" and scope["path"] == _FORM_CHECK and headers.get(ROLE, b"operator") != b"operator":
-            await _answer({"errors": [], "valid": True}, 200, send)
+            await JSONResponse({"errors": [], "valid": True})(scope, receive, send)
             return
         elif scope["type"] == "http" and _FORM.fullmatch(scope["path"]):
             if not shows_password:  # before a body is read, which may be of any size
-                await _answer({"exception_message": "Unauthorized"}, 401, send)
+                await JSONResponse({"exception_message": "Unauthorized"}, 401)(scope, receive, send)
                 return
             person = headers.get(PERSON, b"").decode(errors="replace")
             try:
                 body = named(await body_of(receive), person)
             except ValueError as error:
-                await _answer({"detail": str(error)}, 422, send)
+                await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
                 return
             kept = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
             scope = {**scope, "headers": [*kept, (b"content-length", str(len(body)).encode())]}
@@ -251,12 +248,6 @@ def named(body: bytes, person: str) -> bytes:
         stated = str(form["your_name"])
         form["your_name"] = f"{SIGNED_IN}{person}" if person else stated.removeprefix(SIGNED_IN)
     return json.dumps(request).encode()
-
-
-async def _answer(value: dict[str, object], status: int, send: Send) -> None:
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
 
 
 async def body_of(receive: Receive, most_bytes: float = math.inf) -> bytes:
@@ -432,28 +423,17 @@ def _hash(element: re.Match[str] | None) -> str:
 
 def serve_metrics(api: FastAPI) -> None:
     """Let the server's API answer with its metrics."""
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
     async def metrics() -> Response:
         registry = CollectorRegistry()
-        registry.register(_Collector(await _rows()))
+        for metric, rows in zip(SERVER_METRICS, await _rows(), strict=True):
+            gauge = Gauge(metric.name, metric.help, metric.labels, registry=registry)
+            for labels, value in rows:
+                gauge.labels(*labels).set(value)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     api.add_api_route("/metrics", metrics, include_in_schema=False)
-
-
-class _Collector:
-    def __init__(self, rows: Sequence[Sequence[Row]]) -> None:
-        self._rows = rows
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        for metric, rows in zip(SERVER_METRICS, self._rows, strict=True):
-            family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, value in rows:
-                family.add_metric(labels, value)
-            yield family
 
 
 async def _rows() -> list[list[Row]]:

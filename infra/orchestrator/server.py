@@ -33,6 +33,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -254,47 +255,33 @@ def ip_address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _listen(host: str) -> socket.socket:
     """A listening socket on the last port, else on the first free port from 4210 up, else on any."""
     last = urlsplit(_own_url() or "").port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in [*([last] if last else []), *range(FIRST_PORT, FIRST_PORT + PORTS), 0]:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(128)
-            return listener
-        except OSError:
-            listener.close()
+        with contextlib.suppress(OSError):
+            return listen_on(host, port)
     raise UsageError(f"This machine cannot listen on {host}.", remedy=f"Check {SERVER_HOST}.")
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket on an IP address; that of `::` takes connections by IPv4, too."""
+    by_ipv6 = ":" in host
+    family = socket.AF_INET6 if by_ipv6 else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=by_ipv6)
 
 
 def _wait_until_healthy(service: Service) -> None:
     """Wait until the service answers. Its socket listens from the start, so a request simply waits for the answer."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not _answers(service.url):
-        if not service.is_running():
-            raise StorageUnavailable(
-                f"The local Prefect server ended while starting: {service.last_words() or 'it said nothing'}",
-                remedy=f"Its log is {service.log}.",
-            )
-        if time.monotonic() > deadline:
-            raise StorageUnavailable(
-                f"The local Prefect server (pid {service.pid}) did not answer within {START_TIMEOUT_S:.0f} s.",
-                remedy=f"Its log is {service.log}; `trainwright down` stops it.",
-            )
-        time.sleep(0.02)
+    name, is_late = "The local Prefect server", "did not answer"
+    service.wait_until(lambda: _answers(service.url), START_TIMEOUT_S, name, is_late)
 
 
 def _answers(url: str) -> bool:
     try:
-        with _direct().open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
+        # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def _direct() -> urllib.request.OpenerDirector:
-    # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def password_path() -> Path:
@@ -376,6 +363,30 @@ class Service:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float, name: str, is_late: str) -> None:
+        """Wait until the service, which was started just now, is ready.
+
+        Args:
+            name: of the service, at the beginning of a sentence.
+            is_late: what it did not do in time, in a sentence.
+
+        Raises:
+            StorageUnavailable: it ended, or is not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if not self.is_running():
+                raise StorageUnavailable(
+                    f"{name} ended while starting: {self.last_words() or 'it said nothing'}",
+                    remedy=f"Its log is {self.log}.",
+                )
+            if time.monotonic() > deadline:
+                raise StorageUnavailable(
+                    f"{name} (pid {self.pid}) {is_late} within {timeout_s:.0f} s.",
+                    remedy=f"Its log is {self.log}; `trainwright down` stops it.",
+                )
+            time.sleep(0.05)
+
     def stop(self, grace_s: float) -> bool:
         """End the service and all its descendants, with SIGTERM and `grace_s` seconds first; False if nothing ran."""
         running = self.is_running()
@@ -430,7 +441,7 @@ def start_service(
     if log.exists():
         log.replace(folder / f"{name}.previous.log")
     try:
-        with open(log, "wb", opener=_private) as output:
+        with open(log, "wb", opener=partial(os.open, mode=0o600)) as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", _FRESH_SIGNALS, *command],
                 env=dict(env),
@@ -462,10 +473,6 @@ def service_environment(mark: str) -> dict[str, str]:
     TMPDIR no other user can take a name that Prefect is about to use.
     """
     return {**marked_env(mark), MARK: mark, "TMPDIR": str(scratch.unshared_root())}
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager

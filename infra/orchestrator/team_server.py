@@ -34,11 +34,10 @@ from pydantic import ValidationError
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.files import replace_private, replace_text
 from infra.orchestrator.api import ANY_SERVER, LEASE_STORAGE, PAGES_URL, SERVER_AUTH
-from infra.orchestrator.server import ip_address_of
+from infra.orchestrator.server import ip_address_of, listen_on
 from infra.telemetry import prefect_env
 
 if TYPE_CHECKING:
-    from alembic.script import ScriptDirectory
     from prefect.settings.models.server import ServerSettings
 
 
@@ -202,16 +201,11 @@ def _check_redis(url: str) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-        return listener
+        return listen_on(host, port)
     except OSError as error:
-        listener.close()
         raise UsageError(
-            f"This machine cannot listen on {host} port {port}: {error.strerror}.",
+            f"This machine cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}.",
             remedy="Correct PREFECT_SERVER_API_HOST or PREFECT_SERVER_API_PORT.",
         ) from error
 
@@ -264,7 +258,14 @@ def register_blocks() -> None:
 
 def needed_schema() -> str:
     """The revision of the schema that the installed Prefect needs."""
-    head = _scripts().get_current_head()
+    from alembic.script import ScriptDirectory
+    from prefect.server.database import provide_database_interface
+    from prefect.server.database.alembic_commands import alembic_config
+
+    scripts = ScriptDirectory.from_config(alembic_config())
+    # Prefect has a folder of migrations for each kind of database, and chooses in its env.py.
+    scripts.version_locations = [str(provide_database_interface().orm.versions_dir)]
+    head = scripts.get_current_head()
     assert head is not None, "Prefect has no migrations"
     return head
 
@@ -283,17 +284,6 @@ def server_settings() -> ServerSettings:
         ) from None
 
 
-def _scripts() -> ScriptDirectory:
-    from alembic.script import ScriptDirectory
-    from prefect.server.database import provide_database_interface
-    from prefect.server.database.alembic_commands import alembic_config
-
-    scripts = ScriptDirectory.from_config(alembic_config())
-    # Prefect has a folder of migrations for each kind of database, and chooses in its env.py.
-    scripts.version_locations = [str(provide_database_interface().orm.versions_dir)]
-    return scripts
-
-
 async def _find_schema() -> str | None:
     from prefect.server.database import provide_database_interface
     from sqlalchemy import text
@@ -304,8 +294,7 @@ async def _find_schema() -> str | None:
             known = (await connection.execute(text("SELECT to_regclass('alembic_version')"))).scalar_one()
             if known is None:
                 return None
-            schema: str | None = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
-            return schema
+            return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
     finally:
         await engine.dispose()
 

@@ -13,6 +13,7 @@ that its environment names, as the first process of a pod: Prefect's own would g
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import platform
@@ -23,7 +24,6 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from uuid import UUID
 
 import psutil
@@ -31,7 +31,7 @@ import psutil
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra import scratch
 from infra.orchestrator import server
-from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, unreachable_is_unavailable
+from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, if_there, unreachable_is_unavailable
 from infra.orchestrator.deployments import POOL, PROCESS
 from infra.orchestrator.server import Service
 from infra.processes.environment import FLOW_RUN
@@ -96,7 +96,9 @@ def start_worker(url: str, pool: str = POOL) -> Service:
             mark, before = new_mark(), _last_heartbeat(pool)
 
             def online(worker: Service) -> None:
-                _wait_until_online(worker, pool, before)
+                # The server has a heartbeat other than that from before the start. This compares no clocks.
+                is_late = f"did not report to {worker.url}"
+                worker.wait_until(lambda: _last_heartbeat(pool) != before, ONLINE_TIMEOUT_S, "The worker", is_late)
 
             env = {**server.service_environment(mark), "PREFECT_WORKER_QUERY_SECONDS": str(QUERY_S)}
             command = module_command("infra.orchestrator.worker", pool)
@@ -141,23 +143,6 @@ def _last_heartbeat(pool: str) -> datetime | None:
     with get_client(sync_client=True) as client:
         workers = client.read_workers_for_work_pool(pool)
     return next((worker.last_heartbeat_time for worker in workers if worker.name == _worker_name()), None)
-
-
-def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> None:
-    """Wait until the server has a heartbeat other than `before`, from before the start. Compares no clocks."""
-    deadline = time.monotonic() + ONLINE_TIMEOUT_S
-    while _last_heartbeat(pool) == before:
-        if not worker.is_running():
-            raise StorageUnavailable(
-                f"The worker ended while starting: {worker.last_words() or 'it said nothing'}",
-                remedy=f"Its log is {worker.log}.",
-            )
-        if time.monotonic() > deadline:
-            raise StorageUnavailable(
-                f"The worker (pid {worker.pid}) did not report to {worker.url} within {ONLINE_TIMEOUT_S:.0f} s.",
-                remedy=f"Its log is {worker.log}.",
-            )
-        time.sleep(0.1)
 
 
 def runs_of(mark: str) -> set[UUID]:
@@ -213,16 +198,14 @@ def give_again(flow_runs: list[UUID]) -> None:
 
     A gang's nodes stay, too: their conductor starts others. Raises: StorageUnavailable.
     """
-    from prefect.exceptions import ObjectNotFound
     from prefect.states import Scheduled
 
     with unreachable_is_unavailable(), asking(_RETRIES) as client:
         for number in flow_runs:
-            try:
-                current = client.read_flow_run(number)
-            except ObjectNotFound:  # a person deleted it meanwhile
+            current = if_there(functools.partial(client.read_flow_run, number))
+            if current is None or current.state is None:  # a person deleted it meanwhile
                 continue
-            at_work = current.state is not None and (current.state.is_running() or current.state.is_pending())
+            at_work = current.state.is_running() or current.state.is_pending()
             if at_work and "generation" not in current.parameters:
                 message = "Its worker was stopped as planned."
                 client.set_flow_run_state(number, Scheduled(name="AwaitingRetry", message=message), force=True)
@@ -242,7 +225,17 @@ def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:
     mark = new_mark()
     with scratch.make("worker", mark=mark) as folder:
         stop_file = folder.path / "stop"
-        environ = _environment(mark, stop_file)
+        environ = marked_env(
+            mark,
+            {
+                # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
+                "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+                STOP_FILE: str(stop_file),
+                # The server calls a worker dead after three of these.
+                "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+                **prefect_env(),
+            },
+        )
         worker = _start(pool, options, environ, folder.handles)
         try:
             while not stopped.wait(POLL_S):
@@ -269,23 +262,10 @@ def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:
     return sorted(map(str, flow_runs))
 
 
-def _environment(mark: str, stop_file: Path) -> dict[str, str]:
-    # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
-    paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-    own = {
-        "PATH": os.pathsep.join(paths),
-        STOP_FILE: str(stop_file),
-        # The server calls a worker dead after three of these.
-        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
-        **prefect_env(),
-    }
-    return marked_env(mark, own)
-
-
 def _start(
     pool: str | None, options: Sequence[str], environ: dict[str, str], handles: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    worker = ["worker", "start", "--type", PROCESS, "--pool", str(pool), "--name", platform.node() or "local", *options]
+    worker = ["worker", "start", "--type", PROCESS, "--pool", str(pool), "--name", _worker_name(), *options]
     work = worker if pool is not None else ["flow-run", "execute"]
     # It has the server's password, so nothing in the folder where it is started may take the place of a module. If this
     # process is killed, Prefect's worker must not go on to take flow runs that nobody can hand over.

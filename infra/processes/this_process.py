@@ -39,7 +39,7 @@ class Counters:
     """Sums of a process; any thread may add to them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._puts = self._gets = self._written = self._read = 0
         self._others = self._taken = NOTHING
 
@@ -68,20 +68,17 @@ class Counters:
     def total(self) -> Resources:
         """Everything since the process began."""
         with self._lock:
-            return self._total()
+            own = Resources(
+                put_requests=self._puts, get_requests=self._gets, written_bytes=self._written, read_bytes=self._read
+            )
+            return own + self._others
 
     def take(self) -> Resources:
         """The quantities since the last call, so that each has one payer."""
         with self._lock:
-            total = self._total()
+            total = self.total()
             new, self._taken = total - self._taken, total
             return new
-
-    def _total(self) -> Resources:
-        own = Resources(
-            put_requests=self._puts, get_requests=self._gets, written_bytes=self._written, read_bytes=self._read
-        )
-        return own + self._others
 
 
 COUNTERS = Counters()

@@ -265,8 +265,6 @@ def find_dataset_by_id(store: Store, dataset_id: str) -> Dataset | None:
 
 def mixed(dataset: Dataset, others: Mapping[str, Dataset]) -> Dataset:
     """The dataset with its split `train` extended by those of others, by name; their shards stay where they are."""
-    if not others:
-        return dataset
     shards = [shard for name in sorted(others) for shard in others[name].splits["train"]]
     if not shards:
         return dataset

@@ -51,7 +51,9 @@ def holds_after(store: Store, newest: Ref | None) -> Holds:
     held: Holds = ()
     for manifest in chain(store, newest, store.verify):
         if any(entry.path == MOVE for entry in manifest.files):
-            held = store.read_sealed_as(manifest, MOVE, _parse_holds)
+            held = store.read_sealed_as(
+                manifest, MOVE, lambda move: tuple(Hold.model_validate(one) for one in move["held"])
+            )
             break
         earlier.append(manifest)
     for manifest in reversed(earlier):
@@ -98,10 +100,6 @@ def ends(receipt: Receipt, expected: Versioned | None) -> bool:
     """Whether an alias stands for nothing after a move, or still does, such as when a hold is lifted."""
     stays = receipt.decision == "unchanged" and expected is not None and has_ended(expected)
     return receipt.decision == "ended" or stays
-
-
-def _parse_holds(move: Any) -> Holds:
-    return tuple(Hold.model_validate(one) for one in move["held"])
 
 
 def pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:

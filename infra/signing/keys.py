@@ -11,16 +11,19 @@ accepts nothing else: canonical JSON, one signature, and of the two signatures t
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from data_contracts.approvals import Answer, Protection
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_files import parse_json
+from data_contracts.rules import RulesVersion
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
     Public = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
 
+R = TypeVar("R", Answer, Protection, RulesVersion)
 PASSWORD_VARIABLE = "TRAINWRIGHT_SIGNING_KEY_PASSWORD"
 PRIVATE_FILE, PUBLIC_FILE = "signing-key.pem", "signing-key.pub.pem"
 _MOST_BYTES = 2**16
@@ -98,7 +102,7 @@ def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
     """
     kind, _, place = named.partition(":")
     if kind == "file" and place:
-        return _parse_private(_read_private(_path(place, root), what), what)
+        return _parse_private(_read(_path(place, root), what, private=True)[0], what)
     if kind != "env" or not place:
         raise UsageError(f"{what} must name a key as file:PATH or env:NAME.", remedy=_MAKE_ONE)
     value = os.environ.get(place, "")
@@ -113,7 +117,7 @@ def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
         raise UsageError(f"{what}: {place} has neither a key in PEM nor the path of a key file.", remedy=_MAKE_ONE)
     path = _path(value.strip(), root)
     try:
-        return _parse_private(_read_private(path, what), what)
+        return _parse_private(_read(path, what, private=True)[0], what)
     except UsageError as error:  # the spec may name a variable that holds a secret, not a path
         raise UsageError(error.message.replace(str(path), f"that {place} names"), remedy=error.remedy) from None
 
@@ -131,7 +135,8 @@ def load_trusted_key(root: Path, place: str, what: str) -> PublicKey:
     """
     path = _path(place, root)
     data, facts = _read(path, what)
-    if facts.st_mode & stat.S_IWOTH or facts.st_uid not in (0, os.geteuid(), _owner(root)):
+    # Whoever owns the spec's folder owns what it names.
+    if facts.st_mode & stat.S_IWOTH or facts.st_uid not in (0, os.geteuid(), root.stat().st_uid):
         raise UsageError(
             f"{what}: other users can change {path}, so anyone of them could name a key of their own.",
             remedy=f"`chmod o-w {path}`, or keep it in a file of your own; check whose key it is.",
@@ -142,7 +147,6 @@ def load_trusted_key(root: Path, place: str, what: str) -> PublicKey:
 def parse_public_key(data: bytes, what: str) -> PublicKey:
     """The public key that a text in PEM is; UsageError if it is anything else."""
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if _PRIVATE in data:
@@ -156,10 +160,7 @@ def parse_public_key(data: bytes, what: str) -> PublicKey:
         found = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{what} is not a public key that can be read.", remedy=_MAKE_ONE) from error
-    if not _is_known(found):
-        raise _unknown(what, found)
-    assert isinstance(found, ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey)
-    return PublicKey.of(found)
+    return PublicKey.of(_supported(found, what))
 
 
 def make_key_pair(folder: Path) -> tuple[Path, Path]:
@@ -205,11 +206,6 @@ def _path(place: str, root: Path) -> Path:
     return root / Path(place).expanduser()
 
 
-def _owner(folder: Path) -> int:
-    """Whoever owns the spec's folder owns what it names."""
-    return folder.stat().st_uid
-
-
 def _read(path: Path, what: str, *, private: bool = False) -> tuple[bytes, os.stat_result]:
     try:
         # O_NONBLOCK: a named pipe in the key's place must not hang the run.
@@ -229,10 +225,6 @@ def _read(path: Path, what: str, *, private: bool = False) -> tuple[bytes, os.st
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{what}: {path} is larger than any key.", remedy=_MAKE_ONE)
     return data, facts
-
-
-def _read_private(path: Path, what: str) -> bytes:
-    return _read(path, what, private=True)[0]
 
 
 def _refuse_shared(facts: os.stat_result, path: Path, what: str) -> None:
@@ -262,47 +254,36 @@ def _parse_private(data: bytes, what: str) -> SigningKey:
             f"{what}: that is {'a public key, which cannot sign' if is_public else 'not a private key in PEM'}.",
             remedy="Name the private key's file." if is_public else _MAKE_ONE,
         )
+    is_encrypted = b"ENCRYPTED" in data
+    # A key that is not encrypted takes no password.
+    password = os.environ.get(PASSWORD_VARIABLE, "").encode() if is_encrypted else b""
     try:
-        found = load_pem_private_key(data, _password(data))
+        found = load_pem_private_key(data, password or None)
     except TypeError as error:  # a password was given or missing
         raise UsageError(
             f"{what}: the key is encrypted, and {PASSWORD_VARIABLE} is not set.",
             remedy=f"Set {PASSWORD_VARIABLE} to the key's password.",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        if _is_encrypted(data):
+        if is_encrypted:
             raise UsageError(f"{what}: {PASSWORD_VARIABLE} is not the password of the key.") from error
         raise UsageError(f"{what}: that is not a private key that can be read.", remedy=_MAKE_ONE) from error
-    public = found.public_key()
-    if not _is_known(public):
-        raise _unknown(what, public)
+    public = _supported(found.public_key(), what)
     assert isinstance(found, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey)
-    return SigningKey(PublicKey.of(found.public_key()), found)
+    return SigningKey(PublicKey.of(public), found)
 
 
-def _is_encrypted(data: bytes) -> bool:
-    return b"ENCRYPTED" in data
-
-
-def _password(data: bytes) -> bytes | None:
-    """The password, which a key that is not encrypted does not take."""
-    return (os.environ.get(PASSWORD_VARIABLE, "").encode() or None) if _is_encrypted(data) else None
-
-
-def _is_known(public: object) -> bool:
+def _supported(public: object, what: str) -> Public:
+    """The public key; UsageError if it is of an algorithm that is not used here."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    if isinstance(public, ec.EllipticCurvePublicKey):
-        return isinstance(public.curve, ec.SECP256R1)
-    return isinstance(public, ed25519.Ed25519PublicKey)
-
-
-def _unknown(what: str, public: object) -> UsageError:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
+    if isinstance(public, ed25519.Ed25519PublicKey):
+        return public
+    if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1):
+        return public
     name = type(public).__name__.removesuffix("PublicKey").lstrip("_")
     curve = f" on {public.curve.name}" if isinstance(public, ec.EllipticCurvePublicKey) else ""
-    return UsageError(
+    raise UsageError(
         f"{what}: keys of the algorithm {name}{curve} are not used here; Ed25519 and ECDSA on P-256 are.",
         remedy=_MAKE_ONE,
     )
@@ -361,6 +342,26 @@ def verify(data: bytes, payload_type: str, keys: Sequence[PublicKey], what: str)
     if not is_smaller:
         raise _refused(what, "has a signature in another form than it was made in")
     return Signed(envelope.payload, key)
+
+
+def signed_record(record: R, payload_type: str, key: SigningKey) -> R:
+    """The record with a signature over all its other fields."""
+    return record.model_copy(update={"signature": json.loads(sign_bytes(record.signed_bytes, payload_type, key))})
+
+
+def signature_fault(record: Answer | Protection | RulesVersion, payload_type: str, key: PublicKey, what: str) -> str:
+    """Why a record is not signed by this key, as the end of a sentence; "" if it is.
+
+    Args:
+        what: the record, such as `the decision`.
+    """
+    if record.signature is None:
+        return "it is not signed"
+    try:
+        found = verify(canonical(record.signature), payload_type, [key], what)
+    except CorruptError as error:
+        return error.message.rstrip(".")
+    return "" if found.payload == record.signed_bytes else "it is not what was signed"
 
 
 def unverified_payload(data: bytes, what: str) -> tuple[bytes, str]:

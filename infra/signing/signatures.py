@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.errors import CorruptError, Interrupted, UsageError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from data_contracts.resolved import Resolved
@@ -48,7 +47,6 @@ from infra.store.records import corrupt, parsed
 from infra.store.seal import read_manifest
 from infra.store.store import sha256_as_sealed
 
-log = logging.getLogger("trainwright")
 PAYLOAD_TYPE = "application/vnd.trainwright.inputs+json"
 
 
@@ -121,37 +119,8 @@ def _payload(resolved: Resolved) -> bytes:
     return canonical({"run_id": resolved.run_id, "digest": digest(resolved.to_json())})
 
 
-@dataclass(frozen=True)
-class MoveSigning:
-    """What is done about the signatures of one move; nothing without a key."""
-
-    store: Store
-    key: SigningKey | None
-
-    def before(self, receipt: Ref) -> None:
-        """Sign the receipt, so that the alias never names one without a signature."""
-        if self.key is not None:
-            sign_receipt(self.store, receipt, self.key)
-
-    def lost(self, receipt: Ref) -> None:
-        """Take the signatures back: the receipt must not pass for one that was made."""
-        if self.key is not None:
-            withdraw(self.store, receipt)
-
-    def won(self, receipt: Ref) -> None:
-        """Delete the signatures of moves that followed the same receipt and were stopped before they were made.
-
-        The move is made, whatever becomes of this: what is left makes no proof of the next move fail.
-        """
-        if self.key is not None:
-            try:
-                withdraw_others(self.store, receipt)
-            except Interrupted as error:
-                log.warning("The alias moved, but the signatures of stopped moves were not deleted: %s", error.message)
-
-
-def signing_of(store: Store, newest: Ref | None, what: str, key: SigningKey | None) -> MoveSigning:
-    """How the next move of an alias is signed.
+def key_of_move(store: Store, newest: Ref | None, what: str, key: SigningKey | None) -> SigningKey | None:
+    """The key that signs the next move of an alias; None if no move of it is signed.
 
     Args:
         newest: the alias's newest receipt; `what`: the alias, for errors.
@@ -166,7 +135,7 @@ def signing_of(store: Store, newest: Ref | None, what: str, key: SigningKey | No
             f"{what} has signed receipts, and no key is configured to sign the next one.",
             remedy=f"Name the key: {SIGNING_KEY}=FILE, or promote.sign in the spec.",
         )
-    return MoveSigning(store, key)
+    return key
 
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -317,7 +286,9 @@ def sign_receipt(store: Store, receipt: Ref, key: SigningKey) -> None:
     number, previous_signed = _place_in_chain(store, manifest, key.public)
     statements = _statements(store, manifest, number, previous_signed)
     checkpoint = _checkpoint(store, manifest, read_receipt(store, manifest))
-    statements = {"model.sig": files_statement(checkpoint, _sha256_of_files(store, checkpoint)), **statements}
+    digests = {entry.path: sha256_as_sealed(store, checkpoint, entry) for entry in checkpoint.files}
+    digests[layout.MANIFEST] = _manifest_sha256(store, checkpoint)
+    statements = {"model.sig": files_statement(checkpoint, digests), **statements}
     for what, payload in statements.items():
         path = layout.signature(receipt.uri, what)
         if store.create_once(path, _file(what, sign_bytes(payload, IN_TOTO, key), key.public)):
@@ -334,6 +305,8 @@ def withdraw(store: Store, receipt: Ref) -> None:
 
 def withdraw_others(store: Store, receipt: Ref) -> None:
     """Delete the signatures of other receipts that follow the same one as `receipt`, which the alias names now.
+
+    What is left of them makes no proof of the next move fail.
 
     Their moves lost, or never came, because their process was killed between the signature and the move.
     """
@@ -440,12 +413,6 @@ def _checkpoint(store: Store, manifest: Manifest, receipt: Receipt) -> Manifest:
     return pointed_at(store.manifest, checkpoint.ref)
 
 
-def _sha256_of_files(store: Store, checkpoint: Manifest) -> dict[str, str]:
-    """SHA-256 of each file of a checkpoint and of its manifest; CorruptError if one is not as sealed."""
-    digests = {entry.path: sha256_as_sealed(store, checkpoint, entry) for entry in checkpoint.files}
-    return {layout.MANIFEST: _manifest_sha256(store, checkpoint), **digests}
-
-
 def _manifest_sha256(store: Store, manifest: Manifest) -> str:
     data = store.read(layout.manifest(manifest.uri))
     read_manifest(manifest.uri, data, manifest.ref)
@@ -481,14 +448,14 @@ def _read(store: Store, path: str, receipt: Manifest | None = None) -> bytes:
     try:
         return store.read(path)
     except FileNotFoundError as error:
-        what = f"{path} is missing" if receipt is None else f"The receipt {receipt.uri} is not signed"
-        remedy = (
-            None
-            if receipt is None
-            else "Either no key was configured when the alias moved, or the signature was deleted. "
-            "Use it only if you know that there was no key; the next move with a key is signed."
-        )
-        raise CorruptError(f"{what}.", remedy=remedy, details={"file": path}) from error
+        if receipt is None:
+            raise corrupt(path, "is missing") from error
+        raise CorruptError(
+            f"The receipt {receipt.uri} is not signed.",
+            remedy="Either no key was configured when the alias moved, or the signature was deleted. "
+            "Use it only if you know that there was no key; the next move with a key is signed.",
+            details={"file": path},
+        ) from error
 
 
 def _file(what: str, envelope: bytes, key: PublicKey) -> bytes:

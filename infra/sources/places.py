@@ -24,6 +24,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -57,6 +58,7 @@ _FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
 # The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
 _TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
 _CHUNK = 1 << 22
+_READ_BYTES = 1 << 20
 # A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
 # disk.
 _MOST_TIMES, _FREE_BYTES = 100, 1 << 30
@@ -305,16 +307,16 @@ class _Guarded:
         self._file, self._guard = file, guard
 
     def read(self, size: int = -1) -> bytes:
-        """As a file\'s `read`."""
+        """As a file's `read`."""
         with self._guard():
             return self._file.read(size)
 
     def seek(self, offset: int) -> int:
-        """As a file\'s `seek`, from its beginning."""
+        """As a file's `seek`, from its beginning."""
         return self._file.seek(offset)
 
     def close(self) -> None:
-        """As a file\'s `close`."""
+        """As a file's `close`."""
         self._file.close()
 
 
@@ -325,13 +327,6 @@ class SourceMissing(UsageError):
 def not_a_file(uri: str) -> UsageError:
     """The error for a named pipe or a device in a file's place."""
     return UsageError(f"{uri} is not a regular file.", remedy="Name a file, or copy what it gives into one.")
-
-
-def source_missing(uri: str) -> SourceMissing:
-    """The error for a file that was there when the run was resolved."""
-    return SourceMissing(
-        f"{uri} is no longer there, though it was when the run was resolved.", remedy="Put it back, or start a new run."
-    )
 
 
 class DvcTracked:
@@ -382,13 +377,10 @@ class DvcTracked:
     def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`; UsageError also if the repository cannot be read."""
         with self._lists_of_folders(pattern):
-            return self._find(pattern)
-
-    def _find(self, pattern: str) -> list[SourceEntry]:
-        below = self._below(pattern)
-        if self._filesystem.exists(below):
-            return [self._entry_of(below)]
-        return [self._entry_of(name) for name in (self._matching(pattern) if has_wildcards(pattern) else ())]
+            below = self._below(pattern)
+            if self._filesystem.exists(below):
+                return [self._entry_of(below)]
+            return [self._entry_of(name) for name in (self._matching(pattern) if has_wildcards(pattern) else ())]
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
@@ -611,29 +603,67 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         CorruptError: on leaving without an error, if the whole file's bytes do not have its digest.
         UsageError: the file is gone, or its compressed data is damaged.
     """
-    raw = _Hashing(stored_bytes(file, place), file.uri)
-    buffered = io.BufferedReader(raw, _CHUNK)  # keep a reference: a discarded reader closes its source
+    hasher = blake3()
+    with contextlib.closing(stored_bytes(file.uri, place)) as opened:
+        stored = _hashed(opened, file.uri, hasher)
+        try:
+            with joined(stored) as buffered, decompressed(buffered, file) as plain:
+                yield plain
+            for _ in stored:  # what a decompressor left, such as bytes after the end of its stream
+                pass
+            if hasher.hexdigest() != file.blake3:
+                raise changed(file)
+        except (CorruptError, StorageUnavailable):
+            raise
+        except Exception as error:
+            # A file that changed may be unreadable for that reason; then the change is the cause.
+            with contextlib.closing(stored_bytes(file.uri, place)) as again:
+                if stream_digest(again) != file.blake3:
+                    raise changed(file) from error
+            if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
+                raise UsageError(
+                    f"{file.uri} is not a whole {base_name(file.uri)[1]} file ({text_of(error)}).",
+                    remedy="Compress it again.",
+                ) from error
+            raise
+
+
+def _hashed(opened: BinaryIO, uri: str, hasher: blake3) -> Iterator[bytes]:
+    """The bytes of an open file, which a hasher gets, too."""
     try:
-        with decompressed(buffered, file) as plain:
-            yield plain
-        raw.finish()
-        if raw.hexdigest() != file.blake3:
-            raise changed(file)
-    except (CorruptError, StorageUnavailable):
+        while chunk := opened.read(_CHUNK):
+            hasher.update(chunk)
+            yield chunk
+    except FileNotFoundError:
         raise
-    except Exception as error:
-        # A file that changed may be unreadable for that reason; then the change is the cause.
-        with contextlib.closing(stored_bytes(file, place)) as again:
-            if stream_digest(again) != file.blake3:
-                raise changed(file) from error
-        if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
-            raise UsageError(
-                f"{file.uri} is not a whole {base_name(file.uri)[1]} file ({text_of(error)}).",
-                remedy="Compress it again.",
-            ) from error
-        raise
-    finally:
-        buffered.close()
+    except OSError as error:
+        raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror or error}).") from error
+
+
+def chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """What is left of a stream."""
+    return iter(partial(stream.read, _READ_BYTES), b"")
+
+
+def joined(chunks: Iterator[bytes]) -> io.BufferedReader[Any]:
+    """Chunks of bytes as one stream."""
+    return io.BufferedReader(_Joined(chunks), _READ_BYTES)
+
+
+class _Joined(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._chunks, self._left = chunks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left and (chunk := next(self._chunks, None)) is not None:
+            self._left = memoryview(chunk)
+        part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
 
 
 @contextlib.contextmanager
@@ -649,7 +679,7 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
     Raises: UsageError also if a compressed file becomes much too large.
     """
     if _lies_here(file, place):
-        with contextlib.closing(stored_bytes(file, place)) as opened:
+        with contextlib.closing(stored_bytes(file.uri, place)) as opened:
             before = _stamp(opened)
             if stamp != before:
                 _check_digest(opened, file)
@@ -683,13 +713,13 @@ def stamp_of(file: SourceFile, place: Place) -> Stamp | None:
     """The stamp of a file that `random_access` reads in place; None for any other file."""
     if not _lies_here(file, place):
         return None
-    with contextlib.closing(stored_bytes(file, place)) as opened:
+    with contextlib.closing(stored_bytes(file.uri, place)) as opened:
         return _stamp(opened)
 
 
 def whole(file: SourceFile, place: Place) -> bytes:
     """All bytes of a small file; CorruptError if they are not what was resolved."""
-    with contextlib.closing(stored_bytes(file, place)) as opened:
+    with contextlib.closing(stored_bytes(file.uri, place)) as opened:
         data = opened.read()
     if blake3(data).hexdigest() != file.blake3:
         raise changed(file)
@@ -711,12 +741,15 @@ def _check_digest(opened: BinaryIO, file: SourceFile) -> None:
     opened.seek(0)
 
 
-def stored_bytes(file: SourceFile, place: Place) -> BinaryIO:
-    """The file's stored bytes; SourceMissing if it is gone."""
+def stored_bytes(uri: str, place: Place) -> BinaryIO:
+    """A file's stored bytes; SourceMissing if it is gone: it was there when the run was resolved."""
     try:
-        return place.open(file.uri)
+        return place.open(uri)
     except FileNotFoundError as error:
-        raise source_missing(file.uri) from error
+        raise SourceMissing(
+            f"{uri} is no longer there, though it was when the run was resolved.",
+            remedy="Put it back, or start a new run.",
+        ) from error
 
 
 def decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
@@ -732,41 +765,3 @@ def decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
         # `stream` closes it: closing it here would close its source before the rest is hashed.
         return contextlib.nullcontext(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
     return contextlib.nullcontext(raw)
-
-
-class _Hashing(io.RawIOBase):
-    """A reader that hashes the bytes that pass through it."""
-
-    def __init__(self, opened: BinaryIO, uri: str) -> None:
-        super().__init__()
-        self._opened, self._uri, self._hasher = opened, uri, blake3()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._chunk(len(buffer))
-        self._hasher.update(chunk)
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-    def finish(self) -> None:
-        """Read the remaining bytes, such as those after the end of a compressed stream."""
-        while chunk := self._chunk(_CHUNK):
-            self._hasher.update(chunk)
-
-    def _chunk(self, size: int) -> bytes:
-        try:
-            return self._opened.read(size)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StorageUnavailable(f"{self._uri} cannot be read now ({error.strerror or error}).") from error
-
-    def hexdigest(self) -> str:
-        return self._hasher.hexdigest()
-
-    def close(self) -> None:
-        if not self.closed:
-            self._opened.close()
-        super().close()

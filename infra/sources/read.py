@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
@@ -326,7 +326,10 @@ class _Reading:
     ) -> Iterator[pa.RecordBatch]:
         """Rows of one CSV, JSON Lines or Parquet file, with those of the schema's columns that are in it."""
         if file.format == "parquet":
-            with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
+            facts = _FACTS.get(_key(file, self._sources))
+            # The stamp that it had when this process found its facts, and checked its digest.
+            stamp = selection.stamp or (None if facts is None else facts.stamp)
+            with random_access(file, place, stamp) as opened:
                 rows, groups = selection.batch_rows, selection.row_groups
                 yield from parquet_batches(opened, file, schema.names, rows, groups, encoded=selection.encoded)
             return
@@ -342,7 +345,7 @@ class _Reading:
         if file.format == "files":
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
         if file.format == "text":
-            return _text_facts(tuple(file.columns))
+            return FileFacts(text_schema(tuple(file.columns)))
         key = _key(file, self._sources)
         if key not in _FACTS:
             _FACTS[key] = self._with_partitions(file, self._read_facts(file))
@@ -355,11 +358,6 @@ class _Reading:
         for batch in self._rows(file, self._places.of(file), twice, Selection()) if twice.names else ():
             with_partitions(batch, file, twice)
         return replace(facts, schema=pa.schema([*facts.schema, *(one for one in named if one.name not in own)]))
-
-    def _stamp_known(self, file: SourceFile) -> Stamp | None:
-        """The stamp that a file had when this process found its facts, and checked its digest."""
-        known = _FACTS.get(_key(file, self._sources))
-        return None if known is None else known.stamp
 
     def _read_facts(self, file: SourceFile) -> FileFacts:
         place = self._places.of(file)
@@ -380,12 +378,6 @@ def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[object, ...]:
     source = sources[file.source]
     columns, types = source.columns or (), file.column_types
     return (file.uri, file.blake3, file.format, tuple(columns), tuple(types.items()), source.csv)
-
-
-@lru_cache
-def _text_facts(named: tuple[str, ...]) -> FileFacts:
-    """The facts about a document; there may be millions of them."""
-    return FileFacts(text_schema(named))
 
 
 def _because(text_from: int | None) -> str:

@@ -39,7 +39,7 @@ from infra.sources.places import (
     find_files,
     place_of,
     refuse_tables,
-    source_missing,
+    stored_bytes,
     suggestion,
 )
 from infra.sources.types import plain
@@ -358,10 +358,9 @@ class Digests:
 
     def _read(self) -> dict[str, list[str]]:
         try:
-            known = json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            return dict(json.loads(self.path.read_text()))
+        except (OSError, ValueError, TypeError):
             return {}
-        return known if isinstance(known, dict) else {}
 
 
 def digest_now(file: SourceFile, places: Places) -> str | None:
@@ -388,12 +387,8 @@ def _index_in_footer(place: Place, file: SourceEntry) -> str:
 
 
 def _hash(place: Place, file: SourceEntry) -> str:
-    try:
-        stream = place.open(file.uri)
-    except FileNotFoundError as error:
-        raise source_missing(file.uri) from error
     md5 = hashlib.md5(usedforsecurity=False)
-    with contextlib.closing(stream):
+    with contextlib.closing(stored_bytes(file.uri, place)) as stream:
         _, found = hash_stream(stream, *([md5.update] if file.md5 else []))
     if file.md5 and md5.hexdigest() != file.md5:
         raise CorruptError(

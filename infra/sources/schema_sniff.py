@@ -14,10 +14,10 @@ import pyarrow as pa
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.processes.this_process import note
-from infra.sources.places import Places, decompressed, stored_bytes
+from infra.sources.places import Places, chunks, decompressed, joined, stored_bytes
 from infra.sources.read import file_facts
 from infra.sources.resolve import CSV
-from infra.sources.tables import CsvFile, chunks, csv_header, joined, json_start
+from infra.sources.tables import CsvFile, csv_header, json_start
 
 _SAMPLE_BYTES = 2**20
 
@@ -69,7 +69,7 @@ def beginning(file: SourceFile, places: Places) -> bytes:
 def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
     # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
     with (
-        contextlib.closing(stored_bytes(file, places.of(file))) as stored,
+        contextlib.closing(stored_bytes(file.uri, places.of(file))) as stored,
         joined(chunks(stored)) as buffered,
         decompressed(buffered, file) as plain,
     ):

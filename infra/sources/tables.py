@@ -36,6 +36,7 @@ from data_contracts.pipeline_spec.data import NO_QUOTE
 from data_contracts.quoting import column_shown, text_of, type_shown
 from infra import scratch
 from infra.processes.this_process import note
+from infra.sources.places import chunks, joined
 from infra.sources.types import (
     BYTE_ORDER_MARK,
     QUOTED,
@@ -64,7 +65,6 @@ _MISSING = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ]  # fmt: skip
-_READ_BYTES = 1 << 20
 # The largest value or comment, and all lines that are skipped.
 _MOST_BYTES = 1 << 23
 _CHUNK = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
@@ -540,8 +540,7 @@ def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
     quoted = rb"%b(?<![^%b\r\n]%b)(?:[^%b]++|%b%b)*+%b?|" % (quote, separator, *[quote] * 5)
     special = re.compile((quoted if quote else b"") + rb"(?P<comment>%b[^\r\n]*+)" % comment)
     before, rest = b"", b""  # the last byte that was given, and what may continue in the next chunk
-    while True:
-        chunk = stream.read(_READ_BYTES)
+    for chunk in itertools.chain(chunks(stream), [b""]):
         data, kept = before + rest + chunk, []
         done, end = len(before), len(data)
         for match in special.finditer(data, done):
@@ -552,40 +551,12 @@ def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
                 kept.append(data[done : match.start()])
                 done = match.end()
         yield b"".join([*kept, data[done:end]])
-        if not chunk:
-            return
         before, rest = data[end - 1 : end], data[end:]
         if len(rest) > _MOST_BYTES:
             raise UsageError(
                 f"{file.name} has a value or a comment larger than {_MOST_BYTES >> 20} MiB.",
                 remedy="Check that quotes are closed.",
             )
-
-
-def chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """What is left of a stream."""
-    return iter(partial(stream.read, _READ_BYTES), b"")
-
-
-def joined(chunks: Iterator[bytes]) -> io.BufferedReader[Any]:
-    """Chunks of bytes as one stream."""
-    return io.BufferedReader(_Joined(chunks), _READ_BYTES)
-
-
-class _Joined(io.RawIOBase):
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._chunks, self._left = chunks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._left and (chunk := next(self._chunks, None)) is not None:
-            self._left = memoryview(chunk)
-        part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
 
 
 class Quotes:

@@ -14,9 +14,9 @@ from typing import Any
 from data_contracts.contract.reports import changes
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import num_weight_bytes, read_handoff
 from infra.store import Store, layout
-from infra.weights import TensorChange, compare, num_bytes
+from infra.weights import TensorChange, compare
 from tasks.charts.picture import label
 from tasks.charts.plots import SIDES, Bar, bars, panels
 from tasks.pages.facts import Facts, facts_of, gather, tried
@@ -254,7 +254,7 @@ def _compare_weights(before: Side, after: Side) -> tuple[list[TensorChange], str
         return [], "A side has no checkpoint."
     if refs[0].id == refs[1].id:
         return [], "Both have the same checkpoint."
-    size = num_bytes(before.store, refs[0]) + num_bytes(after.store, refs[1])
+    size = num_weight_bytes(before.store.manifest(refs[0])) + num_weight_bytes(after.store.manifest(refs[1]))
     if size > MOST_WEIGHT_BYTES:
         return [], f"The weights have {size:,} bytes together, which is more than is read for a comparison."
     return compare((before.store, after.store), (refs[0], refs[1])), ""

@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
-from infra.orchestrator.deployments import ensure_reaper
+from infra.orchestrator.deployments import ensure_system
 from infra.orchestrator.resuming import MOST_STARTS, PrefectResumer, start_lost_again
 from infra.prices import VARIABLE
 from infra.store import Store, layout, open_store
@@ -273,7 +273,7 @@ def test_what_nobody_starts_again_ends_when_its_process_is_lost(site: Site, here
 def test_a_look_that_died_with_its_worker_holds_up_no_other(site: Site, here: None) -> None:
     """Its slot is free five minutes later; but a night without a worker must not end with a hundred looks at once."""
     pool = site.pool("looks", worker=False)
-    ensure_reaper(pool)
+    ensure_system(pool)
     site.pause(f"reap/{pool}")
     made = site.ask(f"/deployments/name/reap/{pool}", method="GET")
 
@@ -286,7 +286,7 @@ def test_a_look_that_died_with_its_worker_holds_up_no_other(site: Site, here: No
     site.ask(f"/deployments/{made['id']}", {"concurrency_limit": 1}, method="PATCH")  # of an earlier version
     for limit in (1, 2):
         assert site.ask(f"/deployments/{made['id']}", method="GET")["global_concurrency_limit"]["limit"] == limit
-        ensure_reaper(pool)
+        ensure_system(pool)
 
 
 def test_a_flow_run_that_dies_again_and_again_before_it_opens_a_run_ends(site: Site, here: None) -> None:

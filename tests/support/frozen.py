@@ -74,7 +74,7 @@ CONSTANTS = ("infra.metrics.PATH", "infra.orchestrator.worker.POOL", "infra.stor
 WRITERS = (
     *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.opening.make"),
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
-    *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
+    *("infra.models.registry.move_alias", "infra.models.registry._seal_next"),
     *("infra.orchestrator.events.announce_end", "infra.orchestrator.events._model_resource"),
     *("infra.telemetry.json_line", "tasks.ci.output_values", "flows.commands.guard.fail"),
 )

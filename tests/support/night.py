@@ -44,8 +44,8 @@ print(ensure_server().url)
 """
 REAPER = """
 import sys
-from infra.orchestrator.deployments import ensure_reaper
-ensure_reaper(sys.argv[1])
+from infra.orchestrator.deployments import ensure_system
+ensure_system(sys.argv[1])
 """
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from infra.code_bundle import pack, unpack
-from infra.store import open_store
+from infra.store import Store
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
+from tests.support.files import git, write_files
 from tests.support.tiny import SPEC, write_project
 
 FILES = {
@@ -30,7 +30,6 @@ FILES = {
     "labels.json": '["cat", "dog"]',
     "suite.json": "{}",
     "specs/spec.yaml": "version: 1\n",
-    "notes/link.py": "-> ../net/model.py",
 }
 # Kind of project → what the version before code.include made of it: name, id and digest.
 GOLDEN = {
@@ -53,26 +52,19 @@ GOLDEN = {
 
 
 def written(root: Path, kind: str) -> Path:
-    for name, text in FILES.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text.startswith("-> "):
-            path.symlink_to(text[3:])
-        else:
-            path.write_text(text)
+    write_files(root, FILES)
+    (root / "notes").mkdir()
+    (root / "notes/link.py").symlink_to("../net/model.py")
     if kind == "git":
-        (root / ".gitignore").write_text("ignored\n")
-        (root / "ignored").write_text("1")
-        (root / "table.csv").write_text("1,2\n")
-        subprocess.run(["git", "-C", str(root), "init"], check=True, capture_output=True)
+        write_files(root, {".gitignore": "ignored\n", "ignored": "1", "table.csv": "1,2\n"})
+        git(root, "init")
     return root
 
 
 @pytest.mark.parametrize("kind", GOLDEN)
-def test_a_bundle_keeps_its_name_id_and_digest(kind: str, tmp_path: Path) -> None:
+def test_a_bundle_keeps_its_name_id_and_digest(kind: str, store: Store, tmp_path: Path) -> None:
     root = written(tmp_path / "project", kind)
     named = [root / "vocab.json", root / "vocab.txt"] if kind == "vocabulary" else []
-    store = open_store(str(tmp_path / "store"))
     bundle = pack(root / "specs", store, named)
     assert (bundle.ref.uri, bundle.ref.id, bundle.digest) == GOLDEN[kind]
     laid = unpack(store, bundle.ref, tmp_path / "out")
@@ -84,9 +76,7 @@ def test_a_spec_that_names_a_vocabulary_keeps_its_digests(
 ) -> None:
     lightning = {**SPEC["train"]["lightning"]}
     lightning["model"] = {"class_path": "net.Net", "init_args": {"hidden": 16, "words": "words.json"}}
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "words.json").write_text(json.dumps(["a", "b"]))
+    folder = write_files(tmp_path / "tiny", {"words.json": json.dumps(["a", "b"])})
     spec = write_project(folder, {"train": {**SPEC["train"], "lightning": lightning}})
     run = open_run(read_spec(spec), recorded=False)
     provenance = run.provenance()

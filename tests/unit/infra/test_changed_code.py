@@ -12,24 +12,17 @@ from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError
 from infra.code_bundle import pack, unpack
 from infra.files import file_digest
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
+from tests.support.files import write_files
 from tests.support.reseal import reseal
 
 CHANGED = r"^code/[0-9a-f]{40} does not hold the code that its name, or what refers to it, stands for: it was ch"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    root.mkdir()
-    for name, text in {"pyproject.toml": "", "net.py": "x = 1", "vocab.json": "[]", "merges.txt": "a b"}.items():
-        (root / name).write_text(text)
-    return root
+    files = {"pyproject.toml": "", "net.py": "x = 1", "vocab.json": "[]", "merges.txt": "a b"}
+    return write_files(tmp_path / "project", files)
 
 
 def forget_named(provenance: dict[str, Any]) -> None:
@@ -105,8 +98,7 @@ def test_a_bundle_of_an_earlier_version_is_laid_out(
 def test_a_bundle_of_an_earlier_version_with_many_files_goes_by_its_run(
     project: Path, store: Store, tmp_path: Path
 ) -> None:
-    for number in range(60):
-        (project / f"text-{number}.txt").write_text("")
+    write_files(project, {f"text-{number}.txt": "" for number in range(60)})
     named = [f"text-{number}.txt" for number in (3, 20, 40, 59)]
     bundle = pack(project, store, [project / name for name in named], {"run_id": "r"})
     older = reseal(Path(store.uri), bundle.ref.uri, provenance=forget_named)

@@ -39,7 +39,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     return mark
 
 
-def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
+def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path, mark: str) -> None:
     (tmp_path / "infra.py").write_text("raise SystemExit('the wrong infra')")
     records: list[Step] = []
     # The child goes on once its first record was heard: they arrive as they come, and each once.
@@ -54,7 +54,8 @@ def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
     assert answer.cwd == answer.project == str(tmp_path)
     assert answer.path0 != str(tmp_path), "the user's folder comes first only once our modules are loaded"
     assert [record.step for record in records] == request.report
-    assert run_child(CHILD, Ask()).project == ""
+    assert run_child(CHILD, Ask(stray=str(tmp_path / "stray"))).project == ""
+    assert find_marked(mark) == [], "nor is a descendant left"
 
 
 CASES = [
@@ -132,12 +133,6 @@ def test_what_descendants_take_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(child, "machine_bytes", lambda: 2**30)
     with pytest.raises(OutOfMemory, match=r"^It took more than 0\.4 GiB of memory, 40% of this machine's\."):
         run_child(CHILD, Ask(do="hang", stray=str(tmp_path / "stray"), stray_bytes=2**29), memory_share=0.4)
-
-
-@pytest.mark.warm
-def test_a_child_that_ends_well_leaves_no_descendant(tmp_path: Path, mark: str) -> None:
-    run_child(CHILD, Ask(stray=str(tmp_path / "stray")))
-    assert find_marked(mark) == []
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ from infra import traces as telemetry
 from infra.orchestrator import team_server
 from infra.telemetry import json_asked
 from tests.support.postgres import PASSWORD, Postgres
+from tests.support.views import BOARDS
 
 FOLDER = Path(__file__).parents[3] / "infra" / "compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
@@ -36,18 +36,13 @@ def test_every_port_is_on_loopback() -> None:
     assert not any("network_mode" in service or service.get("privileged") for service in SERVICES.values())
 
 
-def test_every_image_is_pinned() -> None:
+def test_every_image_is_pinned_and_ours_log_in_json() -> None:
     images = {name: service["image"] for name, service in SERVICES.items()}
     ours = [name for name, image in images.items() if image.startswith("trainwright:")]
     assert ours == ["server", "worker"]
-    assert all("build" in SERVICES[name] for name in ours)
+    assert all("build" in SERVICES[name] and json_asked(SERVICES[name]["environment"]) for name in ours)
     others = [image for name, image in images.items() if name not in ours]
     assert [image for image in others if not re.fullmatch(r"[a-z/]+:v?\d+\.\d+(\.\d+)?", image)] == []
-
-
-def test_what_is_ours_logs_in_json() -> None:
-    ours = [service for service in SERVICES.values() if service["image"].startswith("trainwright:")]
-    assert [json_asked(service["environment"]) for service in ours] == [True, True]
 
 
 def test_every_secret_must_be_given() -> None:
@@ -121,6 +116,7 @@ def test_every_file_is_there() -> None:
     named = {parts[0] for parts in mounts} - set(files)
     assert {name for name in named if not name.startswith("$")} == set(COMPOSE["volumes"])
     assert os.access(FOLDER / "databases.sh", os.X_OK)
+    assert (FOLDER / "../dashboards").resolve() == BOARDS[0].parent, "tests of the dashboards look at these"
 
 
 def test_what_grafana_and_prometheus_are_told_fits() -> None:
@@ -183,9 +179,3 @@ def test_redis_gets_its_password_in_a_file(tmp_path: Path) -> None:
     written = tmp_path / "redis.conf"
     assert written.read_text() == "requirepass a-secret\nappendonly yes\ndir /data\n"
     assert written.stat().st_mode & 0o077 == 0
-
-
-def test_the_dashboards_are_the_files_that_are_mounted() -> None:
-    boards = list((FOLDER / "../dashboards").resolve().glob("*.json"))
-    assert len(boards) == 4
-    assert all("datasource" in json.dumps(json.loads(board.read_text())["templating"]) for board in boards)

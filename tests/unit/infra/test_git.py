@@ -12,21 +12,13 @@ import pytest
 from infra import audit
 from infra import project as project_module
 from infra.audit import run_git
+from tests.support.files import git, write_files
 from tests.support.frozen import PACKAGES, ROOT
 
 
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=True, capture_output=True, text=True, timeout=60)
-    return done.stdout
-
-
 def repository(folder: Path) -> Path:
-    folder.mkdir(parents=True)
+    write_files(folder, {"model.py": "x = 1\n", "rows.dat": "1\n", ".gitattributes": "*.dat filter=evil diff=evil\n"})
     git(folder, "init")
-    (folder / "model.py").write_text("x = 1\n")
-    (folder / "rows.dat").write_text("1\n")
-    (folder / ".gitattributes").write_text("*.dat filter=evil diff=evil\n")
     git(folder, "add", ".")
     git(folder, "commit", "-m", "first")
     return folder

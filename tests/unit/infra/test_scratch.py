@@ -23,7 +23,8 @@ from infra.files import file_digest
 from infra.machine import boot_id
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.scratch import NOTE, SWEEP_AFTER_S
-from infra.store import open_store
+from infra.store import Store
+from tests.support.files import write_files
 from tests.support.pool import until
 
 ROOT = Path(__file__).parents[3]
@@ -93,10 +94,10 @@ class Machine:
     def left(self) -> list[Path]:
         return sorted(self.tmp.iterdir())
 
-    def older(self, folder: Path) -> None:
-        """Make a folder older than a lease."""
-        then = time.time() - 10 * SWEEP_AFTER_S
-        os.utime(folder / NOTE, (then, then))
+
+def age(path: Path) -> None:
+    """Make a file or folder older than a lease."""
+    os.utime(path, (time.time() - 10 * SWEEP_AFTER_S,) * 2)
 
 
 @pytest.fixture
@@ -109,18 +110,16 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def sharding(tmp_path: Path) -> dict:
+def sharding(tmp_path: Path, store: Store) -> dict:
     """A request to shard more rows than memory is permitted, by a transform that stays once some lie on the disk."""
     raw, project = tmp_path / "raw.csv", tmp_path / "project"
-    raw.write_text("x,name\n" + "".join(f"{n},{SECRET}-{n}\n" for n in range(200_000)))
-    project.mkdir()
-    (project / "mine.py").write_text(TRANSFORM)
-    open_store(str(tmp_path / "store"))
+    rows = "".join(f"{n},{SECRET}-{n}\n" for n in range(200_000))
+    write_files(tmp_path, {"raw.csv": f"x,name\n{rows}", "project/mine.py": TRANSFORM})
     entry = {"uri": str(raw), "bytes": raw.stat().st_size, "blake3": file_digest(raw), "format": "csv", "source": 0}
     transform = {"call": "mine.stay", "args": {"there": str(tmp_path / "there")}}
     shards = {"split": {"key": "x"}, "memory_bytes": 2**20, "transform": transform}
     return {
-        "store": {"uri": str(tmp_path / "store")}, "uri": "datasets/k-0", "key": "k", "files": [entry],
+        "store": {"uri": store.uri}, "uri": "datasets/k-0", "key": "k", "files": [entry],
         "sources": [{"uri": "raw.csv"}], "root": str(tmp_path), "shards": shards, "project": str(project),
         "required_splits": ["train", "test"], "settings": {}, "provenance": {},
     }  # fmt: skip
@@ -150,7 +149,7 @@ def test_what_a_killed_parent_left_is_swept_by_the_next_command(machine: Machine
     until(lambda: find_marked(machine.mark) == [], 120)
     assert machine.next_command().returncode == 0
     assert machine.left() == [folder], "younger than a lease"
-    machine.older(folder)
+    age(folder / NOTE)
     told = json.loads(machine.next_command("doctor", "--json").stdout)["scratch"]
     assert [(one["path"], one["made_for"], one["why_kept"]) for one in told] == [(str(folder), "child", "")]
     assert f"removed {folder}, which a killed process left behind (child)" in machine.next_command().stderr
@@ -159,7 +158,7 @@ def test_what_a_killed_parent_left_is_swept_by_the_next_command(machine: Machine
 
 def test_the_scratch_of_a_living_run_is_never_swept(machine: Machine) -> None:
     living, folder = machine.hanging()
-    machine.older(folder)
+    age(folder / NOTE)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         os.kill(living.pid, number)
         assert machine.next_command().returncode == 0
@@ -193,9 +192,8 @@ def dead(root: Path, name: str, **changes: object) -> Path:
     (folder / "rows").write_text(SECRET)
     note = {"boot": boot_id(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
     (folder / NOTE).write_text(json.dumps(note))
-    then = time.time() - 10 * SWEEP_AFTER_S
-    os.utime(folder / NOTE, (then, then))
-    os.utime(folder, (then, then))
+    age(folder / NOTE)
+    age(folder)
     return folder
 
 
@@ -203,8 +201,7 @@ def test_a_folder_of_unknown_use_stays_and_is_reported(place: Path) -> None:
     gone, other = dead(place, "a"), dead(place, "b", boot="another", host="another")
     old, damaged = dead(place, "c"), dead(place, "d")
     (old / NOTE).unlink()
-    then = time.time() - 10 * SWEEP_AFTER_S
-    os.utime(old, (then, then))
+    age(old)
     (damaged / NOTE).write_text("no JSON")
     kept = {one.path: one.why_kept for one in scratch.leftovers()}
     assert list(kept) == [gone, other, old, damaged]

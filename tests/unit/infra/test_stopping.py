@@ -11,15 +11,15 @@ from data_contracts.messages.gang import CancelMarker, Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.gang.recovery import UNLIMITED, EndEarly, Recovery, raise_why_over
-from infra.store import layout, open_store
+from infra.store import Store, layout
 from tests.support.conducting import TRAINING
 
 
 def test_a_planned_stop_asks_for_a_checkpoint_and_uses_no_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(stopping.STOP_FILE, str(tmp_path / "stop"))
-    store, launch = open_store(str(tmp_path / "store")), Launch(training=TRAINING, nodes=1, devices=1)
+    launch = Launch(training=TRAINING, nodes=1, devices=1)
     end_early, preempted = EndEarly(store, launch, UNLIMITED.over), Preempted("asked to stop")
     stopping.check()
     end_early.ask_if_over()

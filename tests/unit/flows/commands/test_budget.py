@@ -14,12 +14,11 @@ from data_contracts.errors import CorruptError, SpecError, UsageError
 from data_contracts.executions import ExecutionUsage
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
-from data_contracts.rules import Budgets, Policy, RulesVersion
+from data_contracts.rules import RULES_TYPE, Budgets, Policy, RulesVersion
 from flows.commands.deploy import _refuse_by_policy_of_store as refuse_at_deploy
-from infra import budgets
 from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.keys import make_key_pair
+from infra.signing.keys import make_key_pair, signed_record
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
@@ -261,7 +260,7 @@ def test_what_an_earlier_version_signed_without_a_store_counts_until_one_is_sign
 ) -> None:
     def signed_before(n: int) -> RulesVersion:
         made = RulesVersion(kind="budgets", n=n, content=limited_to(n + 1), by="ada", at="2026-11-25")
-        return budgets._signed(made, configured_key())  # type: ignore[arg-type]
+        return signed_record(made, RULES_TYPE, configured_key())  # type: ignore[arg-type]
 
     path = layout.rules_version
     store.create_once(path("budgets", 0), signed_before(0).to_json())

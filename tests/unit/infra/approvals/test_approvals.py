@@ -6,31 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from data_contracts.approvals import Answer, meaning
+from data_contracts.approvals import meaning
 from data_contracts.errors import CorruptError
 from infra.approvals import answer_to, ask, give, latest_question
 from infra.store import Store, layout
-from tests.support.raced import Memory
 from tests.unit.data_contracts.test_approvals import AFTER, ASKED, answer, question
 
 
-@pytest.fixture
-def store() -> Store:
-    return Store(Memory(), {})
-
-
-def test_the_latest_question_is_the_one_with_the_highest_number(store: Store) -> None:
+def test_the_latest_question_is_the_one_with_the_highest_number_and_is_asked_once(store: Store) -> None:
     assert latest_question(store, "r1") is None
     for n in range(11):
         ask(store, question(n=n))
-    found = latest_question(store, "r1")
-    assert found is not None
-    assert found.n == 10
-
-
-def test_two_processes_of_a_run_ask_one_question(store: Store) -> None:
-    first = ask(store, question())
-    assert ask(store, question(asked_at=AFTER)) == first
+    newest = question(n=10)
+    assert latest_question(store, "r1") == newest
+    assert ask(store, question(n=10, asked_at=AFTER)) == newest, "two processes of a run ask one question"
 
 
 def test_of_many_answers_at_once_one_counts_for_all(store: Store) -> None:
@@ -48,8 +37,7 @@ def test_nobody_can_answer_once_a_reader_found_the_deadline_passed(store: Store)
     late = answer_to(store, asked, AFTER)
     assert late is not None
     assert late.decision == "expired"
-    dated_back = give(store, asked, answer(at=ASKED))
-    assert dated_back == late
+    assert give(store, asked, answer(at=ASKED)) == late, "one that is dated back, too"
     assert meaning(asked, answer_to(store, asked, ASKED), ASKED).standing == "refused"
 
 
@@ -66,6 +54,5 @@ def test_a_record_of_another_run_or_number_is_damage(store: Store) -> None:
 def test_an_answer_that_is_copied_from_another_run_counts_for_nothing(store: Store) -> None:
     give(store, ask(store, question()), answer())
     other = ask(store, question(run_id="r2"))
-    copied = Answer.from_json(store.read_json(layout.answer("r1", 0)))
-    store.create_json(layout.answer("r2", 0), copied.to_json())
+    store.create_json(layout.answer("r2", 0), store.read_json(layout.answer("r1", 0)))
     assert meaning(other, answer_to(store, other, ASKED), ASKED).standing == "refused"

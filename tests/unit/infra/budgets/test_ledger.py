@@ -14,14 +14,10 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.rules import BudgetWarning
 from infra.budgets import Executed, Ledger
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 
+BALANCE = layout.balance("sales", "s", "2026-11")
 A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
@@ -43,11 +39,6 @@ def test_an_execution_is_settled_once(ledger: Ledger) -> None:
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
     assert [one.amount for one in ledger.entries()] == [3]
     assert ledger.reserve(A, used=3, ahead=6, limit=10)[0] == 0, "it is over"
-
-
-def test_an_execution_that_reserved_nothing_is_settled_too(ledger: Ledger) -> None:
-    ledger.settle({A: 2})
-    assert (ledger.balance().spent, ledger.balance().holds) == (2, {})
 
 
 def test_a_process_that_dies_between_entry_and_balance_is_finished_by_the_next(
@@ -88,22 +79,22 @@ def test_two_processes_that_settle_the_same_count_it_once(ledger: Ledger, store:
     assert (ledger.balance().spent, ledger.balance().holds) == (sum(range(60)), {})
 
 
-def test_a_balance_that_was_deleted_is_made_of_the_entries(store: Store, ledger: Ledger) -> None:
+def test_a_balance_that_was_deleted_is_made_of_the_entries_and_a_damaged_one_is_named(
+    store: Store, ledger: Ledger
+) -> None:
     ledger.settle({A: 2})
-    store.forget(layout.balance("sales", "s", "2026-11"))
+    assert (ledger.balance().spent, ledger.balance().holds) == (2, {}), "an execution that reserved nothing counts, too"
+    store.forget(BALANCE)
     assert ledger.balance().spent == 2
-
-
-def test_a_damaged_balance_is_one_sentence(store: Store, ledger: Ledger) -> None:
-    store.pointer(layout.balance("sales", "s", "2026-11")).create({"spent": -1, "holds": {}})
+    store.forget(BALANCE)
+    store.pointer(BALANCE).create({"spent": -1, "holds": {}})
     with pytest.raises(CorruptError, match="balance"):
         ledger.balance()
 
 
 def test_a_hold_under_a_key_that_is_not_its_own_does_not_count(store: Store, ledger: Ledger) -> None:
     hold = {"run_id": "run-a", "execution": "1-a", "amount": 9}
-    path = layout.balance("sales", "s", "2026-11")
-    store.pointer(path).create(
+    store.pointer(BALANCE).create(
         {"spent": 1, "holds": {"planted": hold, "run-b.1-b": {**hold, "run_id": "run-b", "execution": "1-b"}}}
     )
     assert (ledger.balance().reserved, list(ledger.balance().holds)) == (9, [B.key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from data_contracts.canonical import canonical
 from data_contracts.contract import file_statistics as statistics_records
 from data_contracts.contract.file_statistics import kept, reads_all_files
 from data_contracts.contract.questions import ScanQuestion
-from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages import Message
@@ -28,7 +27,8 @@ from infra.contract.file_statistics import KNOWN, NEW, in_tasks, read_facts
 from infra.files import file_digest
 from infra.sources import read, resolve_sources
 from tests.support.cluster_tasks import Elsewhere
-from tests.support.expectations import plan
+from tests.support.expectations import E, plan, suite
+from tests.support.files import write_files
 
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("column_values_to_not_be_null", {"column": "id"}),
@@ -63,11 +63,20 @@ def listed(path: Path) -> SourceFile:
     return SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet")
 
 
-def request(root: Path, files: list[SourceFile], suite: dict[str, Any], sensitive: list[str]) -> ContractRequest:
+def of_100_rows(folder: Path, count: int) -> list[SourceFile]:
+    draw = np.random.default_rng(0)
+    return [written(folder, number, 100, draw) for number in range(count)]
+
+
+def request(
+    root: Path, files: list[SourceFile], chosen: Iterable[tuple[str, dict[str, Any]]], *sensitive: str, **more: Any
+) -> ContractRequest:
+    """A check of these expectations on the files."""
+    given = {"sources": [SourceSpec(uri=str(root / "*.parquet"))], "sensitive": list(sensitive), **more}
+    rules = suite(*(E(name, **kwargs) for name, kwargs in chosen))
     return ContractRequest(
-        suite=suite, files=files, sources=[SourceSpec(uri=str(root / "*.parquet"))], root=str(root), window=None,
-        window_column=None, fail_on="info", sensitive=sensitive,
-    )  # fmt: skip
+        suite=rules, files=files, root=str(root), window=None, window_column=None, fail_on="info", **given
+    )
 
 
 def outcome(asked: ContractRequest, parts: Path | None = None, elsewhere: Elsewhere | None = None) -> ContractOutcome:
@@ -113,7 +122,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "kwargs"), [*POSSIBLE, *MORE])
 def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, kwargs: dict[str, Any]) -> None:
-    asked = {"type": f"expect_{name}", "kwargs": kwargs, "severity": "critical"}
+    asked = E(name, **kwargs)
     whole, real = pa.int64(), pa.float64()
     question = plan(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
     assert isinstance(question, ScanQuestion)
@@ -128,57 +137,40 @@ def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypat
     monkeypatch.setattr(statistics_records, "LARGEST", 3)
     draw, choose = np.random.default_rng(seed), random.Random(seed)
     files = [written(tmp_path, number, int(draw.integers(1, 400)), draw) for number in range(5)]
-    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in choose.sample(POSSIBLE, 6)]
-    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
-    sensitive = choose.choice([[], ["x"]])
-    parts = tmp_path / "parts"
+    chosen, sensitive = choose.sample(POSSIBLE, 6), choose.choice([[], ["x"]])
     changed = written(tmp_path, 9, 50, draw)
-    lists = [
-        files[:3], files[::-1], [*files[1:], files[1]], choose.sample([*files, changed], 4),
-    ]  # fmt: skip
-    for some in lists:
-        asked = request(tmp_path, some, suite, sensitive)
-        assert canonical(outcome(asked, parts).to_json()) == canonical(outcome(asked).to_json())
+    for some in (files[:3], files[::-1], [*files[1:], files[1]], choose.sample([*files, changed], 4)):
+        asked = request(tmp_path, some, chosen, *sensitive)
+        assert canonical(outcome(asked, tmp_path / "parts").to_json()) == canonical(outcome(asked).to_json())
 
 
 def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = np.random.default_rng(0)
-    files = [written(tmp_path, number, 100, draw) for number in range(3)]
-    suite = load_suite(
-        {
-            "name": "s",
-            "expectations": [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]],
-        },
-        tmp_path,
-    )
-    parts = tmp_path / "parts"
-    first = outcome(request(tmp_path, files, suite, []), parts)
+    files, parts = of_100_rows(tmp_path, 3), tmp_path / "parts"
+    asked = request(tmp_path, files, POSSIBLE[:6:3])
+    first = outcome(asked, parts)
     assert first.accepted
     measured = []
     real = file_statistics.scanned
     monkeypatch.setattr(file_statistics, "scanned", lambda *given: measured.append(given) or real(*given))
     Path(files[1].uri).unlink()
-    again = outcome(request(tmp_path, files, suite, []), parts)  # only the first file is opened, for its schema
+    again = outcome(asked, parts)  # only the first file is opened, for its schema
     assert canonical(again.to_json()) == canonical(first.to_json())
     assert measured == []
-    outcome(request(tmp_path, [*files[::2], written(tmp_path, 4, 10, draw)], suite, []), parts)
+    more = [*files[::2], of_100_rows(tmp_path, 5)[4]]
+    outcome(asked.model_copy(update={"files": more}), parts)
     assert len(measured) == 1
 
 
 def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_path: Path) -> None:
     """A document's name and the columns of its path are data, and so is how it is cut."""
-    for folder in ("eu", "xx"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.txt").write_text("one line\n" * 40)
+    write_files(tmp_path, dict.fromkeys(["eu/a.txt", "xx/a.txt"], "one line\n" * 40))
     cut = [{"uri": f"{folder}/*.txt", "pattern": "{region}/{name}.txt", "format": "text", "pieces": {"lines": lines}}
            for folder, lines in (("eu", 10), ("xx", 20))]  # fmt: skip
     sources = [SourceSpec.model_validate(one) for one in cut]
     files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
-    suite = load_suite({"name": "s", "expectations": [
-        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "region", "value_set": ["eu"]}},
-        {"type": "expect_table_row_count_to_be_between", "kwargs": {"max_value": 6}},
-    ]}, tmp_path)  # fmt: skip
-    asked = request(tmp_path, files, suite, []).model_copy(update={"sources": sources})
+    rules = [("column_values_to_be_in_set", {"column": "region", "value_set": ["eu"]}),
+             ("table_row_count_to_be_between", {"max_value": 6})]  # fmt: skip
+    asked = request(tmp_path, files, rules, sources=sources)
     whole = outcome(asked)
     assert (whole.rows, [one.rows for one in whole.failures]) == (6, [2])
     for _ in range(2):
@@ -188,11 +180,8 @@ def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_pa
 def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics_records, "LARGEST", 2)
     monkeypatch.setattr(statistics_records, "USUAL", 2**40)
-    draw = np.random.default_rng(0)
-    files = [written(tmp_path, number, 100, draw) for number in range(5)]
-    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]]
-    asked = request(tmp_path, files, load_suite({"name": "s", "expectations": entries}, tmp_path), [])
-    parts = tmp_path / "parts"
+    files, parts = of_100_rows(tmp_path, 5), tmp_path / "parts"
+    asked = request(tmp_path, files, POSSIBLE[:6:3])
     first = outcome(asked, parts)
     for path in (parts / KNOWN).iterdir():
         if not path.name.startswith("group-") and path.name != file_statistics.statistics_names(asked)[4]:
@@ -214,11 +203,8 @@ def test_where_a_document_is_cut_is_part_of_its_parts_name() -> None:
 
 def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics_records, "LARGEST", 2)
-    draw = np.random.default_rng(0)
-    files = [written(tmp_path, number, 100, draw) for number in range(2)]
-    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
-    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
-    outcome(request(tmp_path, files, suite, ["x"]), tmp_path / "parts")
+    rules = [(name, kwargs) for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
+    outcome(request(tmp_path, of_100_rows(tmp_path, 2), rules, "x"), tmp_path / "parts")
     for path in (tmp_path / "parts" / KNOWN).iterdir():
         group = path.name.startswith("group-")
         kind = statistics_records.StatisticsGroup if group else file_statistics.FileStatistics
@@ -248,11 +234,7 @@ def test_what_cannot_be_read_or_does_not_fit_is_measured_again(
 ) -> None:
     pattern, change = CHANGES[case]
     monkeypatch.setattr(statistics_records, "LARGEST", 2 if pattern == "group-*" else statistics_records.LARGEST)
-    draw = np.random.default_rng(1)
-    files = [written(tmp_path, number, 20, draw) for number in range(2)]
-    entries = [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]
-    asked = request(tmp_path, files, load_suite({"expectations": entries}, tmp_path), [])
-    parts = tmp_path / "parts"
+    asked, parts = request(tmp_path, of_100_rows(tmp_path, 2), POSSIBLE[:1]), tmp_path / "parts"
     found = outcome(asked, parts)
     spoilt = list((parts / KNOWN).glob(pattern))
     assert spoilt
@@ -279,9 +261,7 @@ def asked(tmp_path: Path) -> ContractRequest:
     """A check of files of unequal sizes and columns, the last of them listed twice."""
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, rows, draw) for number, rows in enumerate(ROWS)]
-    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in [*POSSIBLE, *MORE[:4]]]
-    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
-    return request(tmp_path, [*files, files[-1]], suite, ["x"])
+    return request(tmp_path, [*files, files[-1]], [*POSSIBLE, *MORE[:4]], "x")
 
 
 def test_the_report_is_that_of_this_machine_to_the_byte(

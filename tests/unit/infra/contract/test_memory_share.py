@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.contract.suites import load_suite
 from data_contracts.errors import OutOfMemory
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra import child
 from infra.child import run_child
 from infra.sources import resolve_sources
+from tests.support.expectations import E, suite
 
 COLUMNS = 20_000
 
@@ -21,9 +21,8 @@ COLUMNS = 20_000
 def checked(path: Path, share: float) -> ContractOutcome:
     """The outcome of a contract on one file, whose reader may take so much of the machine's memory."""
     source = SourceSpec(uri=str(path))
-    entries = [{"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 1}}]
     request = ContractRequest(
-        suite=load_suite({"name": "s", "expectations": entries}, path.parent),
+        suite=suite(E("table_row_count_to_be_between", min_value=1)),
         files=resolve_sources([source], root=path.parent, window=None, window_path=None, cache=path.parent / "cache"),
         sources=[source],
         root=str(path.parent),
@@ -38,11 +37,10 @@ def checked(path: Path, share: float) -> ContractOutcome:
 def wide(path: Path, rows: int) -> Path:
     """A CSV or JSON Lines file of COLUMNS columns."""
     names = [f"c{number}" for number in range(COLUMNS)]
-    lines = [",".join(names)] if path.suffix == ".csv" else []
-    for row in range(rows):
-        values = [row] * COLUMNS
-        csv = path.suffix == ".csv"
-        lines.append(",".join(map(str, values)) if csv else json.dumps(dict(zip(names, values, strict=True))))
+    if path.suffix == ".csv":
+        lines = [",".join(names), *(",".join([str(row)] * COLUMNS) for row in range(rows))]
+    else:
+        lines = [json.dumps(dict.fromkeys(names, row)) for row in range(rows)]
     path.write_text("\n".join(lines) + "\n")
     return path
 

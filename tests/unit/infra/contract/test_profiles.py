@@ -15,7 +15,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract.file_statistics import PROFILE_FILE, profiled, put_profile, read_profile
 from infra.sources import Selection, Window, read_batches, resolve_sources
-from infra.store import open_store
+from infra.store import Store
+from tests.support.files import write_files
 
 ALL = Selection()
 
@@ -77,8 +78,7 @@ def test_a_window_leaves_rows_out_and_no_rows_have_no_profile(tmp_path: Path, fi
 
 
 def test_the_content_of_a_file_that_is_a_row_is_not_profiled(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(b"x")
+    write_files(tmp_path, {f"{number}.png": b"x" for number in range(3)})
     sources = [SourceSpec(uri="*.png", format="files", pattern="{name}.png")]
     found = resolved(sources, tmp_path)
     profile = profiled(found, sources, tmp_path, selection=ALL, sensitive=[])
@@ -86,11 +86,10 @@ def test_the_content_of_a_file_that_is_a_row_is_not_profiled(tmp_path: Path) -> 
     assert {one.name: one.distinct for one in profile.columns} == {"path": 3, "name": 3}
 
 
-def test_what_was_sealed_is_read_back(tmp_path: Path, files) -> None:
+def test_what_was_sealed_is_read_back(tmp_path: Path, files, store: Store) -> None:
     found, sources = files
     profile = profiled(found, sources, tmp_path, selection=ALL, sensitive=[])
     assert profile is not None
-    store = open_store(str(tmp_path / "store"), {})
     writer = store.writer(f"contracts/{'a' * 40}-0")
     put_profile(writer, profile)
     ref = writer.seal("contract", {}, {})

@@ -16,6 +16,7 @@ from infra.contract import contract_worker, quarantine
 from infra.contract.quarantine import FILE, LeftOut
 from infra.files import file_digest
 from tests.support.expectations import E, suite
+from tests.support.files import write_files
 from training.shard import units
 from training.shard.units import Source, open_source, without_quarantined
 
@@ -114,10 +115,10 @@ def test_units_leave_out_exactly_these_rows_with_and_without_a_window(
 
 
 def test_rows_of_csv_json_lines_and_whole_files_are_found_too(folder: Path) -> None:
-    (folder / "a.csv").write_text("x,y\n1,\n95,b\n3,c\n")
-    (folder / "b.jsonl").write_text('{"x": 4, "deep": {}}\n{"x": 96, "y": "e", "deep": {}}\n')
-    for name in ("one", "two", "three"):
-        (folder / f"{name}.txt").write_text(name)
+    write_files(
+        folder, {"a.csv": "x,y\n1,\n95,b\n3,c\n", "b.jsonl": '{"x": 4, "deep": {}}\n{"x": 96, "y": "e", "deep": {}}\n'}
+    )
+    write_files(folder, {f"{name}.txt": name for name in ("one", "two", "three")})
     texts = [_source(folder / f"{n}.txt", columns={"path": n}) for n in ("one", "two", "three")]
     files = [_source(folder / "a.csv"), *texts[:2], _source(folder / "b.jsonl"), texts[2]]
     two = E("column_values_to_not_be_in_set", column="path", value_set=["two"])

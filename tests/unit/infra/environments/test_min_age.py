@@ -18,7 +18,7 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec
 from infra.environments import cache
 from infra.environments.packages import Packages, packages_folder_in, read_requirements
-from infra.store import open_store
+from infra.store import Store
 from tasks.run import resolve as resolving
 from tasks.run.spec_check import read_spec
 from tests.support.stub_server import Asked, serving
@@ -143,12 +143,11 @@ def test_a_node_takes_no_file_that_was_added_to_the_release_later(
 
 @pytest.mark.slow
 def test_of_two_clocks_the_earlier_counts(
-    index: Index, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, store: Store, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = {"file": "requirements.txt", "packages": {"min_age_days": 7}}
     path = write_project(tmp_path / "project", {"environment": section})
     (path.parent / "requirements.txt").write_text("stranger\n")
-    store = open_store(str(tmp_path / "store"))
     monkeypatch.setattr(store, "now_s", lambda: NOW)
     monkeypatch.setattr(resolving.time, "time", lambda: NOW + 30 * DAY_S)
     packages = resolving.resolve_environment(read_spec(path), store)

@@ -16,7 +16,8 @@ from infra.environments import cache
 from infra.environments.packages import INSTALL, SEALED, Packages, packages_folder_in, versions
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
-from infra.store import Store, open_store
+from infra.store import Store
+from tests.support.files import write_files
 from tests.support.pool import until
 from tests.support.wheels import write_wheel
 from tests.unit.infra.environments.conftest import Resolve
@@ -25,17 +26,8 @@ ASKED = Packages(("stranger==1.2.0",), ("pyyaml==6.0.3", "stranger==1.2.0"))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "pyproject.toml").write_text("")
-    (folder / "net.py").write_text("import stranger\n")
-    return folder
+    return write_files(tmp_path / "project", {"pyproject.toml": "", "net.py": "import stranger\n"})
 
 
 def test_the_code_s_digest_covers_what_was_asked_for_and_nothing_else(project: Path, store: Store) -> None:
@@ -68,8 +60,7 @@ def test_a_bundle_with_one_of_the_two_files_is_damaged(project: Path, store: Sto
 
 
 def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) -> None:
-    (project / SEALED).parent.mkdir()
-    (project / SEALED).write_text("evil==1\n")
+    write_files(project, {SEALED: "evil==1\n"})
     assert SEALED not in pack(project, store).chosen.packed
     with pytest.raises(UsageError, match=r"packages\.txt is in the place of Trainwright's own files"):
         pack(project, store, include=[SEALED])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from infra.files import replace_json, replace_private, replace_text
+from tests.support.files import umask
 
 
 def test_a_reader_that_has_opened_the_old_file_reads_all_of_it(tmp_path: Path) -> None:
@@ -24,9 +24,6 @@ def test_a_reader_that_has_opened_the_old_file_reads_all_of_it(tmp_path: Path) -
 
 @pytest.mark.parametrize(("write", "mode"), [(replace_text, 0o640), (replace_private, 0o600)])
 def test_permissions_follow_the_umask_unless_it_is_private(write: object, mode: int, tmp_path: Path) -> None:
-    umask = os.umask(0o026)
-    try:
+    with umask(0o026):
         write(tmp_path / "x", "text")  # type: ignore[operator]
-    finally:
-        os.umask(umask)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode

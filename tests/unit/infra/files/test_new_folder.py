@@ -17,16 +17,17 @@ def test_a_folder_that_is_new_or_empty_may_be_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
-    [("full", "is not empty"), ("file", "is a file"), ("link", "is a link"), ("long", "cannot be used")],
+    ("name", "words"),
+    [
+        ("full", "is not empty"),
+        ("file", "is a file"),
+        ("link", "is a link"),
+        pytest.param("x" * 300, "cannot be used", id="long"),
+    ],
 )
-def test_any_other_is_refused_with_the_callers_remedy(kind: str, words: str, tmp_path: Path) -> None:
-    place = tmp_path / ("x" * 300 if kind == "long" else kind)
-    if kind == "full":
-        (place / "a").mkdir(parents=True)
-    elif kind == "file":
-        place.write_text("")
-    elif kind == "link":
-        place.symlink_to(tmp_path)
+def test_any_other_is_refused_with_the_callers_remedy(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "full/a").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(UsageError, match=f"{words}.*Name another"):
-        check_new(place, "Name another.")
+        check_new(tmp_path / name, "Name another.")

@@ -23,6 +23,7 @@ from infra.records.handoffs import find_dataset, find_dataset_by_id, put_handoff
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import LeaseKeeper
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.histories import OLD_S, YOUNG_S, History
 from tests.support.s3 import S3Server
 
@@ -30,8 +31,8 @@ AT_ONCE = Limits(keep_s=0, grace_s=0)
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(open_store(str(tmp_path / "store")))
+def history(store: Store) -> History:
+    return History(store)
 
 
 def test_a_bucket_is_cleaned_alike_and_uploads_without_an_end_are_aborted(s3_server: S3Server) -> None:
@@ -240,10 +241,7 @@ def test_what_a_line_takes_up_is_claimed(way: str, history: History) -> None:
 
 
 def test_a_bundle_that_is_deleted_is_packed_under_another_name(history: History, tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "pyproject.toml").write_text("")
-    (project / "net.py").write_text("x = 1")
+    project = write_files(tmp_path / "project", {"pyproject.toml": "", "net.py": "x = 1"})
     first = pack(project, history.store)
     assert collect(history.store, by="a test", limits=Limits(0, 60)).deleted == [], "it is claimed when it is packed"
     history.store.create_json(layout.tombstone(first.ref.uri), {})

@@ -156,9 +156,9 @@ def test_killed_at_any_write_it_damages_nothing_and_is_finished_by_the_next(step
     assert kills >= 40 // step
 
 
-def test_limits_are_told_from_each_other(tmp_path: Path) -> None:
+def test_limits_are_told_from_each_other(store: Store) -> None:
     """Unfinished work goes after a day, whole results after a month, neither within the grace."""
-    history = History(open_store(str(tmp_path / "store")))
+    history = History(store)
     ages = [0.5 * DAY_S, 2 * DAY_S, 29 * DAY_S, 31 * DAY_S]
     whole = [history.sealed("datasets", age_s) for age_s in ages]
     half = [history.unsealed("datasets", age_s) for age_s in ages]
@@ -173,11 +173,10 @@ def test_limits_are_told_from_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["before the tombstone", "after the tombstone"])
 def test_what_is_taken_up_meanwhile_stays_with_all_that_it_names(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that reuses something claims it; a collection that has deletions it already lets go."""
-    history = History(open_store(str(tmp_path / "store")))
-    store = history.store
+    history = History(store)
     contract = history.sealed("contracts", OLD_S)
     parent = history.sealed("datasets", OLD_S, contract)
     child = history.sealed("datasets", OLD_S, elsewhere=parent)

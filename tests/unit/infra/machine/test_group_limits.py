@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from infra.machine import free_bytes, group_limit_bytes, machine_bytes, num_cores, threads_per_process
+from tests.support.files import write_files
 
 V1_QUOTA = {"cpu/a/cpu.cfs_quota_us": "150000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}
-
-
-def _written(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 @pytest.mark.parametrize(
@@ -31,7 +25,7 @@ def _written(root: Path, files: dict[str, str]) -> Path:
     ],
 )
 def test_the_least_limit_of_memory(groups: str, files: dict[str, str], limit: int | None, tmp_path: Path) -> None:
-    root = _written(tmp_path, {"groups": groups, **files})
+    root = write_files(tmp_path, {"groups": groups, **files})
     assert group_limit_bytes(root / "groups", root) == limit
 
 
@@ -50,7 +44,7 @@ def test_the_processors_that_a_process_may_use(
     groups: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    root = _written(tmp_path, {"groups": groups, **files})
+    root = write_files(tmp_path, {"groups": groups, **files})
     assert num_cores(root / "groups", root) == cores
 
 
@@ -58,7 +52,4 @@ def test_the_processors_that_a_process_may_use(
 def test_processors_are_shared(cores: int, processes: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.machine.num_cores", lambda: cores)
     assert threads_per_process(processes) == threads
-
-
-def test_this_process_has_memory() -> None:
     assert 0 < free_bytes() <= machine_bytes()

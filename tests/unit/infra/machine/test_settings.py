@@ -14,6 +14,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.files import TAG, replace_private
 from infra.settings import is_private_place, known_stores, remember_store, state_folder
+from tests.support.files import umask
 
 
 def mode(path: Path) -> int:
@@ -25,11 +26,8 @@ def test_the_state_folder_is_closed_to_others(home: Path, before: int | None) ->
     if before is not None:
         home.mkdir()
         home.chmod(before)
-    umask = os.umask(0)
-    try:
+    with umask(0):
         assert state_folder() == home
-    finally:
-        os.umask(umask)
     assert mode(home) & 0o777 == 0o700
 
 
@@ -66,14 +64,11 @@ def test_a_state_folder_of_another_user_is_refused(home: Path) -> None:
 
 
 def test_a_private_file_was_never_readable_by_others(home: Path) -> None:
-    umask = os.umask(0)
-    try:
+    with umask(0):
         path = state_folder() / "secret"
         path.write_text("older")
         replace_private(path, "a")
         remember_store("/store", {"key": "env:KEY"})
-    finally:
-        os.umask(umask)
     assert (mode(path), path.read_text()) == (0o600, "a")
     assert (mode(home / "stores.json"), known_stores()[-1]["uri"]) == (0o600, "/store")
     assert sorted(one.name for one in home.iterdir()) == [TAG, "secret", "stores.json"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
@@ -78,36 +80,24 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert leaked == []
 
 
-def test_a_server_that_hangs_is_given_up_at_the_deadline() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with Endpoint("X", address, {}, Deadline(0.5)) as server, pytest.raises(StorageUnavailable, match="in time"):
-            server.ask("GET", "/p")
-
-
-def test_a_server_that_dribbles_is_given_up_at_the_deadline() -> None:
-    done = threading.Event()
-
+@pytest.mark.parametrize("dribbles", [False, True])
+def test_a_server_that_hangs_or_dribbles_is_given_up_at_the_deadline(dribbles: bool) -> None:
     def dribble(listener: socket.socket) -> None:
         link, _ = listener.accept()
-        with link:
+        with link, contextlib.suppress(OSError):
             link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-            while not done.wait(0.05):
-                try:
-                    link.sendall(b" ")
-                except OSError:
-                    return
+            while True:  # until the other side has closed the connection
+                link.sendall(b" ")
+                time.sleep(0.05)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=dribble, args=(listener,))
-        thread.start()
+        if dribbles:
+            threading.Thread(target=dribble, args=(listener,), daemon=True).start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        try:
-            with Endpoint("X", address, {}, Deadline(1)) as server, pytest.raises(StorageUnavailable, match="in time"):
-                server.ask("GET", "/p")
-        finally:
-            done.set()
-            thread.join()
+        with Endpoint("X", address, {}, Deadline(1)) as server, pytest.raises(StorageUnavailable, match="in time"):
+            server.ask("GET", "/p")
+    assert Deadline(0).left_s() == 0
+    assert 0 < Deadline(60).left_s() <= 60
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,21 +112,18 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         server.ask("GET", "/p")
 
 
-def test_a_credential_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "name", "sentence"),
+    [
+        ("http://mirror", "NOT_SET", r"mirrors\.mlflow\.token names the environment variable NOT_SET"),
+        ("http://other", "THE_TOKEN", r"mirrors\.mlflow\.token: nobody .* env:THE_TOKEN may be sent to http://other;"),
+    ],
+)
+def test_a_credential_that_is_not_set_or_not_approved_for_the_address_is_named(
+    address: str, name: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
-    approve_here("http://mirror", "env:NOT_SET")
-    with pytest.raises(UsageError, match=r"mirrors\.mlflow\.token names the environment variable NOT_SET"):
-        credentials("mirrors.mlflow", "http://mirror", {"token": "env:NOT_SET"})
-
-
-def test_a_credential_that_nobody_approved_for_the_address_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_TOKEN", SECRET)
-    with pytest.raises(
-        UsageError, match=r"mirrors\.mlflow\.token: nobody .* env:THE_TOKEN may be sent to http://other;"
-    ):
-        credentials("mirrors.mlflow", "http://other", {"token": "env:THE_TOKEN"})
-
-
-def test_a_deadline_ends() -> None:
-    assert Deadline(0).left_s() == 0
-    assert 0 < Deadline(60).left_s() <= 60
+    approve_here("http://mirror", "env:NOT_SET")
+    with pytest.raises(UsageError, match=sentence):
+        credentials("mirrors.mlflow", address, {"token": f"env:{name}"})

@@ -29,7 +29,6 @@ from infra.models.exposures import (
 from infra.records.evaluations import TestRows
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
-from tests.support.s3 import S3Server
 
 POOL = np.random.default_rng(3).integers(0, 2**64, 5000, dtype=np.uint64)
 RACERS = 8
@@ -39,11 +38,6 @@ def rows(start: int, stop: int) -> TestRows:
     return TestRows.of(POOL[start:stop])
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
 def compare(
     store: Store, of: TestRows, candidate: str, *, better: bool = False, candidates: int = 1, question: str = "question"
 ) -> Exposure:
@@ -51,14 +45,6 @@ def compare(
     if better:
         was_better(store, made)
     return made
-
-
-@pytest.fixture(params=["folder", "s3"])
-def any_store(request: pytest.FixtureRequest, store: Store) -> Store:
-    if request.param == "folder":
-        return store
-    server: S3Server = request.getfixturevalue("s3_server")
-    return open_store(f"s3://{server.bucket()}/a", server.options)
 
 
 def test_each_comparison_counts_once(any_store: Store) -> None:
@@ -201,10 +187,8 @@ def test_the_ledger_is_never_collected(store: Store) -> None:
     assert [file.path for file in store.stored("exposures")] == before
 
 
-def test_a_ledger_of_this_version_stays_readable(repository: Path, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    golden = repository / "tests" / "golden" / "exposures-v1"
-    shutil.copytree(golden, tmp_path / "store" / "exposures")
+def test_a_ledger_of_this_version_stays_readable(repository: Path, store: Store) -> None:
+    shutil.copytree(repository / "tests/golden/exposures-v1", Path(store.uri, "exposures"))
     of = TestRows.of(np.arange(1, 13, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     assert spent(store, of).before == 5
     assert spent(store, of).promoted == 1

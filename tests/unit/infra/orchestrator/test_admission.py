@@ -6,6 +6,7 @@ import contextlib
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import httpx
@@ -19,7 +20,7 @@ from data_contracts.errors import GangIncomplete, StorageUnavailable
 from infra.orchestrator import events
 from infra.orchestrator import gang as module
 from infra.orchestrator.api import asking
-from infra.orchestrator.gang import LEASE_S, PoolAdmission
+from infra.orchestrator.gang import PoolAdmission
 from tests.support.pool import until
 
 
@@ -68,7 +69,7 @@ class Server:
     def increment_concurrency_slots_with_lease(
         self, names: list[str], slots: int, mode: str, lease_duration: float, holder: Any
     ) -> Any:
-        assert (names, mode, lease_duration) == (["gpu"], "concurrency", LEASE_S)
+        assert (names, mode, lease_duration) == (["gpu"], "concurrency", module.LEASE_S)
         if self.limit.active_slots + slots > self.limit.limit:
             raise failing(423)
         self.limit.active_slots += slots
@@ -101,9 +102,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 def test_outside_a_flow_no_temporary_server_is_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def started(**_: Any) -> Any:
-        raise AssertionError("Prefect would start a server of its own")
-
+    started = Mock(side_effect=AssertionError("Prefect would start a server of its own"))
     monkeypatch.setattr(prefect.client.orchestration, "get_client", started)
     with temporary_settings({PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: True}, restore_defaults={PREFECT_API_URL}):
         with pytest.raises(StorageUnavailable, match="^No Prefect server is known here"), asking(retries=2):
@@ -159,15 +158,11 @@ def test_a_server_that_is_away_is_waited_for_and_not_asked_too_often(
     assert (room.take(1), server.asked) == (said, 1)
 
 
-def held(room: PoolAdmission) -> list[Any]:
-    return list(room._held)
-
-
 def test_slots_of_a_lease_that_a_restarted_server_forgot_are_given_back_all_the_same(server: Server) -> None:
     room = PoolAdmission("gpu", 1)
     assert room.take(3) is None
     server.leases.clear()
-    until(lambda: held(room)[0].forgotten)
+    until(lambda: room._held[0].forgotten)
     room.give_back()
     assert server.limit.active_slots == 0
 
@@ -181,21 +176,11 @@ def test_slots_whose_lease_ran_out_are_taken_again_if_they_are_free(
     monkeypatch.setattr(module, "LEASE_S", 0.0)
     server.leases.clear()
     server.limit.active_slots = others
-    monkeypatch.setattr(
-        server,
-        "increment_concurrency_slots_with_lease",
-        lambda names, slots, mode, lease_duration, holder: Server.increment_concurrency_slots_with_lease(
-            server, names, slots, mode, 120.0, holder
-        ),
-    )
-    monkeypatch.setattr(
-        server, "renew_concurrency_lease", lambda lease, seconds: Server.renew_concurrency_lease(server, lease, seconds)
-    )
     if others:
         until(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
     else:
         until(lambda: server.leases)
-    assert len(held(room)) == (0 if others else 1)
+    assert len(room._held) == (0 if others else 1)
     room.give_back()
     assert server.limit.active_slots == others
 
@@ -204,9 +189,7 @@ def test_what_cannot_be_given_back_is_said(server: Server, caplog: pytest.LogCap
     room = PoolAdmission("gpu", 1)
     assert room.take(1) is None
 
-    def away(lease: UUID) -> None:
-        raise httpx.ConnectError("refused")
-
+    away = Mock(side_effect=httpx.ConnectError("refused"))
     server.release_concurrency_slots_with_lease = away  # type: ignore[method-assign]
     room.give_back()
     assert (

@@ -52,19 +52,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def test_a_cancel_in_prefect_is_a_ctrl_c_here(server: Server) -> None:
+@pytest.mark.parametrize("where", ["in a terminal", "in a script's background job", "under a worker that is dead"])
+def test_a_cancel_in_prefect_is_a_ctrl_c_here(where: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "in a script's background job":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if where == "under a worker that is dead":
+        monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
+        monkeypatch.setattr(flow_runs, "ORPHAN_ASK_S", 0.01)
+        monkeypatch.setattr(flow_runs, "ORPHAN_GRACE_S", 0.01)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), cancellable():
         time.sleep(30)
     assert len(server.answers) == 1
     assert (server.asked, server.clients) == (3, 2), "to make a client costs more than to ask"
-
-
-def test_a_cancel_is_heard_where_ctrl_c_is_ignored(server: Server) -> None:
-    """As it is in a script's background job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt), cancellable():
-        time.sleep(30)
 
 
 def test_nothing_is_asked_any_more_once_it_is_over(server: Server) -> None:
@@ -85,15 +85,6 @@ def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeyp
     with cancellable():
         until(lambda: server.asked)
     assert signals == [], "it comes from the worker"
-
-
-def test_a_cancel_is_heard_where_the_worker_is_dead(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
-    monkeypatch.setattr(flow_runs, "ORPHAN_ASK_S", 0.01)
-    monkeypatch.setattr(flow_runs, "ORPHAN_GRACE_S", 0.01)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt), cancellable():
-        time.sleep(30)
 
 
 def test_outside_of_a_flow_there_is_nothing_to_cancel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

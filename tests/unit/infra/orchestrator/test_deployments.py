@@ -8,21 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.orchestrator.deployments import DAY_PAGE, POOL, REAPER, RESUME_ENTRYPOINT
+
 
 @pytest.fixture(scope="module")
 def listed(repository: Path) -> list[dict[str, Any]]:
     return yaml.safe_load((repository / "prefect.yaml").read_text())["deployments"]
 
 
-@pytest.fixture(scope="module")
-def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Deployments by the spec that they run."""
-    return {one["parameters"]["spec"]: one for one in listed if "spec" in one.get("parameters", {})}
-
-
 def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
-    from infra.orchestrator.deployments import DAY_PAGE, POOL, REAPER, RESUME_ENTRYPOINT
-
     by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
     periodic = (REAPER, DAY_PAGE)
     assert set(by_entrypoint) == {RESUME_ENTRYPOINT, *(one.entrypoint for one in periodic)}
@@ -32,15 +26,13 @@ def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -
     assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 2, "collision_strategy": "CANCEL_NEW"}
 
 
-def test_every_example_that_runs_as_it_is_is_deployed(deployments: dict[str, dict[str, Any]], repository: Path) -> None:
+def test_every_example_that_runs_as_it_is_is_deployed_on_our_pool_by_schedule_too(
+    listed: list[dict[str, Any]], repository: Path
+) -> None:
+    deployments = {one["parameters"]["spec"]: one for one in listed if "spec" in one.get("parameters", {})}
     specs = {str(path.relative_to(repository)) for path in repository.glob("examples/*/pipeline.yaml")}
     # What `init --from huggingface` copies: a person puts a model and data beside it.
     assert set(deployments) == specs - {"examples/finetune/pipeline.yaml"}
-
-
-def test_each_runs_on_our_pool_by_schedule_too(deployments: dict[str, dict[str, Any]]) -> None:
-    from infra.orchestrator.deployments import POOL
-
     for deployment in deployments.values():
         assert deployment["entrypoint"] == "flows.retrain.retrain"
         assert deployment["work_pool"]["name"] == POOL

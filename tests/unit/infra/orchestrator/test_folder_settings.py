@@ -12,6 +12,7 @@ from data_contracts.errors import UsageError
 from flows.cli import main
 from infra.orchestrator.api import refuse_settings_of
 from infra.settings import state_folder
+from tests.support.files import write_files
 
 PROGRAM = "[logging]\nconfig_path = 'evil.yml'\n"
 
@@ -49,14 +50,18 @@ def test_other_settings_and_what_up_writes_are_taken(tmp_path: Path) -> None:
     profiles = state_folder() / "profiles.toml"
     profiles.write_text("")
     ours = f"profiles_path = {json.dumps(str(profiles))}\n"
-    (folder / "prefect.toml").write_text(f"{ours}[logging]\nlevel = 'DEBUG'\n")
-    (folder / "pyproject.toml").write_text("[project]\nname = 'a'\n")
-    (folder / ".env").write_text(
-        'API_URL=x\n# PREFECT_API_URL=x\nPREFECT_LOGGING={"level": "DEBUG"}\nA=\'\nPREFECT_API_URL=x\'\n'
+    write_files(
+        folder,
+        {
+            "prefect.toml": f"{ours}[logging]\nlevel = 'DEBUG'\n",
+            "pyproject.toml": "[project]\nname = 'a'\n",
+            ".env": 'API_URL=x\n# PREFECT_API_URL=x\nPREFECT_LOGGING={"level": "DEBUG"}\nA=\'\nPREFECT_API_URL=x\'\n',
+        },
     )
     refuse_settings_of(folder)
-    (folder / "profiles.toml").write_text("")
-    (folder / "prefect.toml").write_text(f"profiles_path = {json.dumps(str(folder / 'profiles.toml'))}\n")
+    write_files(
+        folder, {"profiles.toml": "", "prefect.toml": f"profiles_path = {json.dumps(str(folder / 'profiles.toml'))}\n"}
+    )
     with pytest.raises(UsageError, match="PREFECT_PROFILES_PATH"):
         refuse_settings_of(folder)
 

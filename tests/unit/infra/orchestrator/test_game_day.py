@@ -55,11 +55,8 @@ def test_a_pool_that_nobody_has_named_is_refused(value: Any, monkeypatch: pytest
         "train.pool: nobody has agreed to game days on the work pool gpu. "
         """Whoever owns the pool does so with: prefect variable set trainwright_gameday '["gpu"]'."""
     )
-
-
-def test_a_server_that_does_not_answer_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(Server(httpx.ConnectError("refused")), monkeypatch)
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable):  # a server that does not answer is no consent
         refuse_without_consent("gpu")
 
 

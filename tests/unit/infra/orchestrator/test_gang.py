@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -20,7 +19,7 @@ from prefect.states import Cancelled, Completed, Running, Scheduled, State
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator import gang as module
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.pool import until
 
 TRAINING = "trainings/k-0"
@@ -98,12 +97,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def gang(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PoolGang:
+def gang(server: Server, store: Store, monkeypatch: pytest.MonkeyPatch) -> PoolGang:
     monkeypatch.delenv("TRAINWRIGHT_APPROVED", raising=False)
     from prefect.context import FlowRunContext
 
     monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: SimpleNamespace(flow_run=None)))
-    store = open_store(str(tmp_path / "store"))
     store.storage_options = {"key": "env:KEY"}  # type: ignore[misc]
     gang = PoolGang(store, TRAINING, POOL)
     gang._deployment = uuid4()
@@ -222,7 +220,7 @@ def test_a_server_that_is_away_is_no_bug(gang: PoolGang, server: Server) -> None
         gang.start(0, 0)
 
 
-def test_without_a_flow_there_is_no_pool(tmp_path: Path) -> None:
+def test_without_a_flow_there_is_no_pool(store: Store) -> None:
     with pytest.raises(UsageError, match="train.launcher: a work pool needs Prefect") as caught:
-        PoolGang(open_store(str(tmp_path / "store")), TRAINING, POOL)
+        PoolGang(store, TRAINING, POOL)
     assert "--set train.launcher=local --set train.pool=null" in caught.value.remedy

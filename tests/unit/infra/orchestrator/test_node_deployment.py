@@ -33,6 +33,9 @@ def test_it_is_made_once_and_refreshed_when_it_was_changed() -> None:
     deployment.pull_steps = [{"prefect.deployments.steps.set_working_directory": {"directory": "/old"}}]
     ensure_node_deployment(server, "gpu", "process")
     assert (len(server.known), server.made) == (1, 2)
+    for _ in range(2):
+        ensure_node_deployment(server, "cluster", "kubernetes")
+    assert (server.known["node/cluster"].pull_steps, server.made) == ([], 3), "an image has the code where it has it"
 
 
 def test_two_checkouts_on_one_pool_run_their_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +47,6 @@ def test_two_checkouts_on_one_pool_run_their_own_code(monkeypatch: pytest.Monkey
     assert (mine != theirs, folders) == (True, [str(CODE_ROOT), "/another/checkout"])
     monkeypatch.undo()
     assert (ensure_node_deployment(server, "gpu", "process"), server.made) == (mine, 2)
-
-
-def test_an_image_has_the_code_where_it_has_it() -> None:
-    server: Any = Deployments()
-    for _ in range(2):
-        ensure_node_deployment(server, "cluster", "kubernetes")
-    assert (server.known["node/cluster"].pull_steps, server.made) == ([], 1)
 
 
 def test_one_that_a_person_made_is_used_as_it_is() -> None:

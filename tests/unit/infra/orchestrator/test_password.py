@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.files import TAG
 from infra.orchestrator import server
+from tests.support.files import umask
 
 
 def test_a_password_is_made_once_and_anew_after_it_was_deleted(home: Path) -> None:
@@ -25,19 +25,11 @@ def test_a_password_is_made_once_and_anew_after_it_was_deleted(home: Path) -> No
     assert server.ensure_password() != first
 
 
-def test_a_chosen_password_replaces_it_and_is_kept(home: Path) -> None:
-    assert server.ensure_password("me:mine") == "me:mine"
-    assert server.ensure_password() == server.read_password() == "me:mine"
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_only_its_owner_can_read_the_password_whatever_the_umask(home: Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_a_chosen_password_is_kept_and_only_its_owner_can_read_it_whatever_the_umask(home: Path, mask: int) -> None:
+    with umask(mask):
         server.ensure_password()
-        server.ensure_password("me:mine")
-    finally:
-        os.umask(before)
+        assert server.ensure_password("me:mine") == server.ensure_password() == server.read_password() == "me:mine"
     assert stat.S_IMODE(server.password_path().stat().st_mode) == 0o600
     assert sorted(entry.name for entry in home.iterdir()) == [TAG, "password"]
 

@@ -74,16 +74,6 @@ def test_the_same_spec_is_deployed_anew_and_another_one_never_takes_its_name() -
     assert (made.parameters, made.schedules) == ({"spec": "/other/pipeline.yaml"}, [])
 
 
-def test_what_is_not_given_stays_as_it_was() -> None:
-    server: Any = Server()
-    deploy_pipeline(server, wanted(parameters={"set": "train.seed=1", "window": "7d"}))
-    server.known["retrain/digits"].job_variables = {"env": {"A": "1"}}
-    deploy_pipeline(server, wanted(parameters={"window": "1d"}))
-    made = server.known["retrain/digits"]
-    assert made.parameters == {"spec": "/p/pipeline.yaml", "set": "train.seed=1", "window": "1d"}
-    assert made.job_variables == {"env": {"A": "1"}}
-
-
 def test_a_spec_below_the_checkout_is_the_same_spec_as_prefect_yaml_names() -> None:
     server: Any = Server()
     server.create_deployment(
@@ -100,14 +90,18 @@ def test_a_spec_below_the_checkout_is_the_same_spec_as_prefect_yaml_names() -> N
     assert server.known["retrain/digits"].parameters["spec"] == f"{CODE_ROOT}/examples/digits/pipeline.yaml"
 
 
-def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
+def test_what_is_not_given_stays_as_it_was() -> None:
     server: Any = Server()
-    assert deploy_pipeline(server, wanted(cron="0 3 * * *")) == ["at `0 3 * * *` (UTC)"]
-    server.known["retrain/digits"].paused = True
-    server.known["retrain/digits"].schedules[0].parameters = {"window": "7d"}
-    assert deploy_pipeline(server, wanted()) == ["at `0 3 * * *` (UTC)"]
-    assert server.known["retrain/digits"].paused is True
-    assert server.known["retrain/digits"].schedules[0].parameters == {"window": "7d"}
+    first = wanted(parameters={"set": "train.seed=1", "window": "7d"}, cron="0 3 * * *")
+    assert deploy_pipeline(server, first) == ["at `0 3 * * *` (UTC)"]
+    made = server.known["retrain/digits"]
+    made.paused, made.job_variables = True, {"env": {"A": "1"}}
+    made.schedules[0].parameters = {"window": "7d"}
+    assert deploy_pipeline(server, wanted(parameters={"window": "1d"})) == ["at `0 3 * * *` (UTC)"]
+    made = server.known["retrain/digits"]
+    assert made.parameters == {"spec": "/p/pipeline.yaml", "set": "train.seed=1", "window": "1d"}
+    assert (made.paused, made.job_variables) == (True, {"env": {"A": "1"}})
+    assert made.schedules[0].parameters == {"window": "7d"}
     assert deploy_pipeline(server, wanted(cron="off")) == []
     assert server.known["retrain/digits"].schedules == []
 

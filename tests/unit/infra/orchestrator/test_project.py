@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infra.orchestrator import lifecycle
+from tests.support.files import write_files
 
 URL = "http://127.0.0.1:4210/api"
 PASSWORD = "trainwright:a-password"
@@ -24,9 +25,7 @@ def named(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a prefect.yaml; no checkout to fall back to."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    (folder / "prefect.yaml").touch()
+    folder = write_files(tmp_path / "clone", {"prefect.yaml": ""})
     monkeypatch.chdir(folder)
     monkeypatch.setattr(lifecycle, "CODE_ROOT", tmp_path)
     return folder
@@ -48,9 +47,7 @@ def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) ->
 def test_every_folder_that_was_linked_is_unlinked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = tmp_path / "second"
-    second.mkdir()
-    (second / "prefect.yaml").touch()
+    second = write_files(tmp_path / "second", {"prefect.yaml": ""})
     lifecycle.link_project(URL, PASSWORD)
     lifecycle.link_project(URL.replace("4210", "4211"), PASSWORD)
     assert named(folder)["PREFECT_API_URL"].endswith(":4211/api")
@@ -62,20 +59,13 @@ def test_every_folder_that_was_linked_is_unlinked(
 
 
 def test_a_prefect_toml_of_the_persons_own_is_never_touched(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = folder / "prefect.toml"
-    theirs.write_text("[logging]\nlevel = 'DEBUG'\n")
+    theirs = lifecycle.link_project(URL, PASSWORD)
+    theirs.write_text("[logging]\nlevel = 'DEBUG'\n")  # in place of ours
     with caplog.at_level(logging.WARNING):
         assert lifecycle.link_project(URL, PASSWORD) is None
     assert f"export PREFECT_PROFILES_PATH={lifecycle.profiles()}" in caplog.text
     lifecycle.unlink_project()
     assert theirs.read_text() == "[logging]\nlevel = 'DEBUG'\n"
-
-
-def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
-    path = lifecycle.link_project(URL, PASSWORD)
-    path.write_text("mine = 1\n")
-    lifecycle.unlink_project()
-    assert path.read_text() == "mine = 1\n"
 
 
 def test_from_any_other_folder_the_checkout_is_linked(

@@ -82,29 +82,21 @@ def test_without_a_proxy_a_name_is_stated_and_never_vouched_for() -> None:
     assert names_in({"run_input": {**ANSWER, "your_name": "signed in as ada"}}, "") == "ada"
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"__prefect_kind": "json", "value": json.dumps(ANSWER)},
-        {**ANSWER, "__prefect_kind": "none", "value": ANSWER},
-        {**ANSWER, "reason": {"__prefect_kind": "workspace_variable", "variable_name": "secret"}},
-        {**ANSWER, "reason": [{"\u005f_prefect_kind": "jinja", "template": "{{ flow_run }}"}]},
-    ],
-)
-def test_an_answer_that_prefect_would_put_together_is_refused(form: Any) -> None:
-    with pytest.raises(ValueError, match="plain values only"):
-        named(json.dumps({"run_input": form}).encode(), "ada")
+PUT_TOGETHER = [
+    {"__prefect_kind": "json", "value": json.dumps(ANSWER)},
+    {**ANSWER, "__prefect_kind": "none", "value": ANSWER},
+    {**ANSWER, "reason": {"__prefect_kind": "workspace_variable", "variable_name": "secret"}},
+    {**ANSWER, "reason": [{"\u005f_prefect_kind": "jinja", "template": "{{ flow_run }}"}]},
+]
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000], ids=["half", "not text", "deep"])
-def test_what_is_not_json_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="not JSON"):
-        named(body, "ada")
-
-
-@pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"run_input": null}', b"[]"])
-def test_a_resumption_without_a_form_stays_as_it_is(body: bytes) -> None:
-    assert named(body, "ada") == body
+def test_an_answer_that_prefect_would_put_together_is_refused_and_so_is_what_is_not_json() -> None:
+    refused = [(json.dumps({"run_input": form}).encode(), "plain values only") for form in PUT_TOGETHER]
+    for body, words in [*refused, *((body, "not JSON") for body in (b"{", b"\xff", b"[" * 100_000))]:
+        with pytest.raises(ValueError, match=words):
+            named(body, "ada")
+    for body in (b"", b"null", b"{}", b'{"run_input": null}', b"[]"):  # without a form, it stays as it is
+        assert named(body, "ada") == body
 
 
 CREDENTIALS = b"Basic " + base64.b64encode(SETTINGS.auth_string.encode())

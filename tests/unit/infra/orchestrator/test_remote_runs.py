@@ -6,6 +6,7 @@ import contextlib
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import httpx
@@ -207,10 +208,7 @@ def test_a_cancelled_job_cancels_the_run_also_between_a_crash_and_its_resumption
 def test_a_job_that_is_cancelled_while_it_reads_the_report_leaves_a_run_that_has_ended_as_it_is(
     kind: str, done: list[StateType], server: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(client: Client, flow_run: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(remote_runs, "read_ci_report", read)
+    monkeypatch.setattr(remote_runs, "read_ci_report", Mock(side_effect=KeyboardInterrupt))
     server.answers = [state(kind)]
     with pytest.raises(KeyboardInterrupt):
         remote_runs.follow(RUN)

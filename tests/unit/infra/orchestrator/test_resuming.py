@@ -125,7 +125,7 @@ def test_a_flow_run_that_resumes_a_run_of_ci_leaves_a_report_for_it(
     serves: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serves(Server(f"tiny {RUN}"))
-    monkeypatch.setattr(PrefectResumer, "_is_served", lambda *_: False)
+    monkeypatch.setattr(resuming, "_is_served", lambda *_: False)
     PrefectResumer("nights").resume(crash(), "/s", "tiny", "key")
     assert [made["tags"] for made in server.made] == [["trainwright-ci"]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,19 +13,12 @@ import pytest
 
 from infra.orchestrator import server
 from infra.orchestrator.server import Service
-from infra.processes.processes import find_marked, kill_marked, new_mark
+from infra.processes.processes import find_marked
 from tests.support.pool import until
 
 URL = "http://127.0.0.1:4210/api"
 # Says that it is ready, by a file, and waits to be ended.
 WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
 
 
 def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:
@@ -76,16 +69,10 @@ def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them
     assert "default_int_handler" in (tmp_path / "handler").read_text()
 
 
-def test_the_log_of_the_service_before_is_kept(home: Path, mark: str) -> None:
-    for line in ("first", "second"):
-        started = start(mark, f"print('{line}\\n')")
+def test_the_log_of_the_service_before_is_kept_and_a_service_runs_in_the_state_folder(home: Path, mark: str) -> None:
+    for line in ("'first'", "os.getcwd()"):
+        started = start(mark, f"import os; print({line}, end='\\n\\n')")
         psutil.Process(started.pid).wait()
-    assert started.last_words() == "second"
+    assert Path(started.last_words()) == home.resolve(), "not the folder of whoever started it"
     assert (home / "worker.previous.log").read_text().strip() == "first"
     assert Service("server", 1, mark, URL).last_words() == ""
-
-
-def test_a_service_does_not_run_in_the_folder_of_whoever_started_it(home: Path, mark: str) -> None:
-    started = start(mark, "import os; print(os.getcwd())")
-    psutil.Process(started.pid).wait()
-    assert Path(started.last_words()) == home.resolve()

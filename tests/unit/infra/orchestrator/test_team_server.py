@@ -115,20 +115,19 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
     ]
 
 
-def test_a_setting_that_prefect_cannot_read_is_named_without_its_value() -> None:
-    asked = (
-        "from data_contracts.errors import UsageError\n"
-        "from infra.orchestrator.team_server import read_settings\n"
-        "try: read_settings()\n"
-        "except UsageError as error: print(error)"
-    )
+def settings_read(repository: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process with these variables of Prefect's alone, which shows its settings and checks them."""
+    asked = "from infra.orchestrator import team_server as t; s = t.read_settings();"
+    asked += "print(s.host, s.port, s.pages_url); t.check_settings(s)"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    answer = subprocess.run(
-        [sys.executable, "-c", asked],
-        env={**kept, "PREFECT_SERVER_API_PORT": "secret"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "port of ServerAPISettings" in answer.stdout
-    assert "secret" not in answer.stdout
+    environ = {**kept, "PYTHONPATH": str(repository), **variables}
+    return subprocess.run([sys.executable, "-c", asked], env=environ, capture_output=True, text=True)
+
+
+def test_a_setting_that_prefect_cannot_read_is_named_without_its_value(repository: Path) -> None:
+    error = settings_read(repository, PREFECT_SERVER_API_PORT="secret").stderr.rpartition("UsageError")[2]
+    assert "port of ServerAPISettings" in error
+    assert "secret" not in error
 
 
 def test_settings_of_a_profile_count_too(tmp_path: Path, repository: Path) -> None:
@@ -137,11 +136,7 @@ def test_settings_of_a_profile_count_too(tmp_path: Path, repository: Path) -> No
         'active = "team"\n[profiles.team]\nPREFECT_SERVER_API_HOST = "0.0.0.0"\n'
         'PREFECT_SERVER_UI_API_URL = "https://prefect.example/api"\n'
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environ = {**kept, "PREFECT_PROFILES_PATH": str(profiles), "PYTHONPATH": str(repository)}
-    asked = "from infra.orchestrator import team_server as t; s = t.read_settings();"
-    asked += "print(s.host, s.port, s.pages_url); t.check_settings(s)"
-    answer = subprocess.run([sys.executable, "-c", asked], env=environ, capture_output=True, text=True)
+    answer = settings_read(repository, PREFECT_PROFILES_PATH=str(profiles))
     assert answer.stdout.split() == ["0.0.0.0", "4200", "https://prefect.example/api"]
     assert "UsageError: PREFECT_SERVER_API_AUTH_STRING is not set" in answer.stderr
 

@@ -14,17 +14,15 @@ import pytest
 from infra.orchestrator import server
 from infra.orchestrator import worker as worker_module
 from infra.orchestrator.server import Service
-from infra.processes.processes import kill_marked, new_mark
+from infra.processes.processes import new_mark
 
 
 @pytest.fixture
-def worker() -> Iterator[Service]:
+def worker(mark: str) -> Iterator[Service]:
     """A worker without processes, for a server that is away."""
-    mark = new_mark()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         yield Service("worker", 1, mark, f"http://127.0.0.1:{closed.getsockname()[1]}/api")
-    kill_marked(mark)
 
 
 def start_run(mark: str, run_id: UUID) -> subprocess.Popen[bytes]:

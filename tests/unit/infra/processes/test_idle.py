@@ -37,13 +37,12 @@ def test_limits_are_kept_to_the_second(clock: SimpleNamespace) -> None:
 
 
 def test_time_without_the_store_does_not_count(clock: SimpleNamespace) -> None:
-    away = [True]
-    watch = IdleWatch(IdleLimit(45, excused=lambda: away[0]), lambda: clock.now)
+    clock.away = True
+    watch = IdleWatch(IdleLimit(45, excused=lambda: clock.away), lambda: clock.now)
     watch.hear(Advanced(done=1))
     clock.now += 100
     assert watch.overdue_s() == 0
-    away.clear()
-    away.append(False)
+    clock.away = False
     clock.now += 45
     assert watch.overdue_s() == 0
     clock.now += 1

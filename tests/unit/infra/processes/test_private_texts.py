@@ -18,8 +18,9 @@ from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankLogs, RankWatch, kept_log
 from infra.processes.environment import KEPT_S, new_log
-from infra.store import open_store
+from infra.store import Store
 from tests.support.child_module import CHILD, Ask
+from tests.support.files import umask
 
 MODULE = CHILD.module
 SECRET = "Jane Doe"
@@ -30,13 +31,10 @@ def kept(home: Path) -> list[Path]:
 
 
 def test_a_log_is_its_owner_s_alone_and_goes_after_a_month(home: Path) -> None:
-    mask = os.umask(0)
-    try:
+    with umask(0):
         old = new_log("old")
         os.utime(old, times=(time.time() - KEPT_S - 60,) * 2)
         young = [new_log("rank/0 of Ours"), new_log("rank/0 of Ours")]
-    finally:
-        os.umask(mask)
     assert kept(home) == sorted(young)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (home / "withheld", *young)] == [0o700, 0o600, 0o600]
 
@@ -60,12 +58,11 @@ def test_what_a_child_printed_is_named_and_not_quoted(request_: dict[str, Any], 
     assert SECRET in log.read_text()
 
 
-def test_a_log_that_nothing_names_goes_with_its_child(home: Path) -> None:
+def test_a_log_that_nothing_names_goes_and_a_process_that_withholds_has_its_children_do_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_child(CHILD, Ask(print=SECRET), withhold=True)
     assert kept(home) == []
-
-
-def test_the_children_of_a_process_that_withholds_do_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINWRIGHT_WITHHELD", str(home / "mine.txt"))
     with pytest.raises(TrainwrightError):
         run_child(CHILD, Ask(do="bug"))
@@ -81,9 +78,10 @@ def rank(home: Path, tmp_path: Path) -> Path:
     return log
 
 
-def test_the_store_says_where_a_rank_s_log_is(rank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.gang.ranks.EVERY_S", 0.0)
-    store = open_store(str(tmp_path / "store"))
+def test_the_store_says_where_a_rank_s_log_is(
+    rank: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "EVERY_S", 0.0)
     files = RankFiles(tmp_path, 0)
     logs = RankLogs(store, ("trainings/k-0", 0, 0))
     for _ in range(3):

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,13 +36,6 @@ ESCAPES = {
     "deaf": f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}",
     "no environment": f"import os, sys\nif os.fork(): {SLEEP}\nos.execve(sys.executable, ['p', '-c', '{SLEEP}'], {{}})",
 }
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    mark = new_mark()
-    yield mark
-    kill_marked(mark)
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
@@ -109,11 +103,11 @@ def in_foreground() -> Iterator[None]:
 def test_a_signal_during_cleanup_waits_for_its_end() -> None:
     finished = []
 
+    @processes.uninterrupted()
     def clean() -> None:
-        with processes.uninterrupted():
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            finished.append(True)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        finished.append(True)
 
     with pytest.raises(KeyboardInterrupt):
         clean()
@@ -122,16 +116,12 @@ def test_a_signal_during_cleanup_waits_for_its_end() -> None:
 
 
 def test_off_the_main_thread_cleanup_just_runs() -> None:
-    finished: list[bool] = []
-
-    def clean() -> None:
+    def clean() -> str:
         with processes.uninterrupted(), processes.terminable():
-            finished.append(True)
+            return "done"
 
-    thread = threading.Thread(target=clean)
-    thread.start()
-    thread.join()
-    assert finished == [True]
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(clean).result() == "done"
 
 
 @pytest.mark.usefixtures("in_foreground")
@@ -154,37 +144,25 @@ def test_the_environment_finds_our_modules_from_anywhere(
     assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 0
 
 
-def test_what_outlives_sigkill_is_said_and_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_end_of_what_cannot_be_killed_is_said_and_not_waited_for(
+    mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
-    # Stands for a process in uninterruptible sleep: signals reach it, and it stays.
-    monkeypatch.setattr(processes, "find_marked", lambda mark: [os.getpid()])
-    monkeypatch.setattr(processes.os, "kill", lambda pid, number: None)
-    assert kill_marked(new_mark()) == 1
-    assert "do not end after SIGKILL" in caplog.text
-
-
-def test_the_end_of_what_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = new_mark()
     process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(mark))
+    until(lambda: find_marked(mark) == [process.pid], 30)
     with monkeypatch.context() as patch:
         patch.setattr(processes, "REAP_S", 0.01)
-        # Stands for a process in uninterruptible sleep.
+        # Stands for a process in uninterruptible sleep: signals reach it, and it stays.
         patch.setattr(processes.os, "kill", lambda pid, number: None)
         patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+        assert kill_marked(mark) == 1
         assert end(mark, process) is None
+    assert "do not end after SIGKILL" in caplog.text
     assert end(mark, process) == -signal.SIGKILL
     assert end(mark, None) is None
 
 
 @pytest.mark.parametrize(("vmstat", "kills"), [("a 1\noom_kill 7\nb 2", 7), ("a 1\n", 0), (None, 0)])
 def test_kills_for_memory_are_counted(vmstat: str | None, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_text(path: Path) -> str:
-        assert str(path) == "/proc/vmstat"
-        if vmstat is None:
-            raise FileNotFoundError
-        return vmstat
-
-    monkeypatch.setattr(processes.Path, "read_text", read_text)
+    read = Mock(return_value=vmstat) if vmstat is not None else Mock(side_effect=FileNotFoundError)
+    monkeypatch.setattr(processes.Path, "read_text", read)
     assert processes.oom_kills() == kills

@@ -9,6 +9,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.project import require_class
+from tests.support.files import write_files
 
 FOUND = [
     "net.model.Net",
@@ -48,7 +49,6 @@ NOT_FOUND = [
 @pytest.fixture
 def classes(tmp_path: Path) -> Path:
     """A project with a module for each way in which a name can be bound."""
-    root = tmp_path / "project"
     model = """import json as Aliased
 from collections import Counter as Imported
 one, (made, other) = 1, (2, 3)
@@ -65,10 +65,8 @@ raise SystemExit("imported")
 """
     files = {"net/model.py": model, "net/__init__.py": "from .model import Net as Exported", "single.py": "Thing = 1"}
     files |= {"net/star.py": "from net.model import *", "net/lazy.py": "def __getattr__(name): ..."}
-    for name, text in {**files, "net/broken.py": "class (", "space/part.py": "Thing = 1"}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+    files |= {"net/broken.py": "class (", "space/part.py": "Thing = 1"}
+    return write_files(tmp_path / "project", files)
 
 
 @pytest.mark.parametrize("dotted", FOUND)

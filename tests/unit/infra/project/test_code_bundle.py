@@ -13,34 +13,18 @@ from infra import project as project_module
 from infra.code_bundle import pack, project_root, unpack
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
+from tests.support.files import git, write_files
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    write(root, {"pyproject.toml": "", "net/__init__.py": "", "net/model.py": "class Net: ...\n", "README.md": "hello"})
-    write(root, {"flows/daily.py": "x = 1", "tasks/one.py": "x = 1", "specs/spec.yaml": "version: 1"})
-    return root
-
-
-def write(root: Path, files: dict[str, str | bytes]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    files = {"pyproject.toml": "", "net/__init__.py": "", "net/model.py": "class Net: ...\n", "README.md": "hello",
+             "flows/daily.py": "x = 1", "tasks/one.py": "x = 1", "specs/spec.yaml": "version: 1"}  # fmt: skip
+    return write_files(tmp_path / "project", files)
 
 
 def laid_out(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def git(root: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True)
 
 
 LEFT_OUT: dict[str, str | bytes] = {
@@ -70,12 +54,12 @@ def test_it_packs_what_belongs_and_lays_it_out_again(
     project: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = laid_out(project) | {"words.txt": b"1,2", "large.py": b"#" * 2**21, "manifest.json": b"{}"}
-    write(project, {**LEFT_OUT, **{name: kept[name] for name in ("words.txt", "large.py", "manifest.json")}})
+    write_files(project, {**LEFT_OUT, **{name: kept[name] for name in ("words.txt", "large.py", "manifest.json")}})
     bundle = pack(project / "specs", store)
     assert bundle.root == project
     assert bundle.ref.uri.startswith("code/")
     assert laid_out(unpack(store, bundle.ref, tmp_path / "out")) == kept
-    write(tmp_path / "copy", kept)
+    write_files(tmp_path / "copy", kept)
     monkeypatch.setattr(project_module.shutil, "which", lambda name: None)  # no Git: everything is walked
     elsewhere = pack(tmp_path / "copy", store)
     assert (elsewhere.ref, elsewhere.digest) == (bundle.ref, bundle.digest)
@@ -88,7 +72,9 @@ def test_git_decides_where_there_is_a_repository(project: Path, store: Store, tm
     kept = laid_out(project)
     git(project, "init")
     git(project, "add", ".")
-    write(project, {".gitignore": "ignored*\n", "ignored.py": "x = 1", "ignored/a.py": "x = 1", "new.py": "x = 1"})
+    write_files(
+        project, {".gitignore": "ignored*\n", "ignored.py": "x = 1", "ignored/a.py": "x = 1", "new.py": "x = 1"}
+    )
     (project / "tasks/one.py").unlink()
     bundle = pack(project, store)
     found = laid_out(unpack(store, bundle.ref, tmp_path / "out"))
@@ -100,7 +86,7 @@ def test_where_git_fails_nothing_is_packed_that_it_may_ignore(
 ) -> None:
     """As with a repository of another owner: an empty answer is no permission to pack the ignored files."""
     git(project, "init")
-    write(project, {".gitignore": "private.yaml\n", "private.yaml": "password: x"})
+    write_files(project, {".gitignore": "private.yaml\n", "private.yaml": "password: x"})
     (project / ".git/config").write_text("[core]\n\trepositoryformatversion = 99\n")
     with pytest.raises(UsageError) as caught:
         pack(project / "specs", store)
@@ -126,7 +112,7 @@ def test_a_file_name_that_is_not_utf_8_is_named(project: Path, store: Store) -> 
 def test_a_link_put_into_a_bundle_is_removed_and_not_followed(project: Path, store: Store, tmp_path: Path) -> None:
     bundle = pack(project, store)
     outside = tmp_path / "outside"
-    write(outside, {"kept": "1"})
+    write_files(outside, {"kept": "1"})
     Path(store.uri, bundle.ref.uri, "project/link").symlink_to(outside)
     Path(store.uri, bundle.ref.uri, "project/net/model.py").unlink()
     Path(store.uri, bundle.ref.uri, "project/net/model.py").symlink_to(outside / "kept")
@@ -160,7 +146,7 @@ def test_the_digest_covers_python_and_what_the_spec_names(
     named = project / "settings.yaml"
     named.write_text("lr: 1")
     before = pack(project, store, [named])
-    write(project, {name: text})
+    write_files(project, {name: text})
     after = pack(project, store, [named])
     assert (after.digest != before.digest) is changes
     assert after.ref != before.ref, "the bundle holds the files as they are now, whatever the digest covers"
@@ -169,7 +155,7 @@ def test_the_digest_covers_python_and_what_the_spec_names(
 
 def test_what_the_spec_names_counts_wherever_it_lies(project: Path, store: Store, tmp_path: Path) -> None:
     outside, elsewhere = tmp_path / "a" / "config.yaml", tmp_path / "b" / "config.yaml"
-    write(tmp_path, {"a/config.yaml": "lr: 1", "b/config.yaml": "lr: 1", "project/ignored.bin": b"0" * 2**21})
+    write_files(tmp_path, {"a/config.yaml": "lr: 1", "b/config.yaml": "lr: 1", "project/ignored.bin": b"0" * 2**21})
     assert pack(project, store, [outside]).digest == pack(project, store, [elsewhere]).digest
     assert pack(project, store, [outside]).digest != pack(project, store).digest
     inside = pack(project, store, [project / "ignored.bin"])
@@ -183,12 +169,12 @@ FORMS = ["{}.py", "{}/__init__.py", "{}/deep/er.py"]
 
 @pytest.mark.parametrize(("name", "form"), zip(("training", "infra", "data_contracts"), FORMS, strict=True))
 def test_our_names_are_refused_at_the_top_only(name: str, form: str, project: Path, store: Store) -> None:
-    write(project, {f"{name}/notes.csv": "1", f"net/{name}.py": "x = 1"})
+    write_files(project, {f"{name}/notes.csv": "1", f"net/{name}.py": "x = 1"})
     pack(project, store)
     if form == "{}.py":
         (project / name / "notes.csv").unlink()
         (project / name).rmdir()
-    write(project, {form.format(name): "x = 1"})
+    write_files(project, {form.format(name): "x = 1"})
     with pytest.raises(UsageError) as caught:
         pack(project, store)
     first = form.format(name).split("/")[0]
@@ -218,7 +204,7 @@ def test_a_changed_byte_in_a_bundle_is_named(project: Path, store: Store, tmp_pa
 
 
 def test_the_root_is_the_nearest_project(tmp_path: Path, repository: Path) -> None:
-    write(tmp_path, {"outer/pyproject.toml": "", "outer/inner/.git/HEAD": "", "outer/inner/specs/deep/x": ""})
+    write_files(tmp_path, {"outer/pyproject.toml": "", "outer/inner/.git/HEAD": "", "outer/inner/specs/deep/x": ""})
     assert project_root(tmp_path / "outer/inner/specs/deep") == tmp_path / "outer/inner"
     assert project_root(tmp_path / "outer") == tmp_path / "outer"
     alone = tmp_path / "alone"
@@ -228,7 +214,7 @@ def test_the_root_is_the_nearest_project(tmp_path: Path, repository: Path) -> No
 
 
 def test_a_file_that_no_machine_could_read_from_the_store_is_refused(project: Path, store: Store) -> None:
-    write(project, {"big.npy": b""})
+    write_files(project, {"big.npy": b""})
     os.truncate(project / "big.npy", 2**28 + 1)
     with pytest.raises(UsageError, match=r"code.include: big.npy is larger than 256 MiB.* first weights come by"):
         pack(project / "specs", store, include=["big.npy"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -18,11 +18,7 @@ from infra.project import ProjectFiles, choose
 from infra.settings import state_folder
 from infra.store import Store, open_store
 from infra.written_files import LIST, record_written
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
+from tests.support.files import git, write_files
 
 
 @pytest.fixture(params=["git", "plain"])
@@ -30,7 +26,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     write(folder, "pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json")
     if request.param == "git":
-        subprocess.run(["git", "-C", str(folder), "init"], check=True, capture_output=True)
+        git(folder, "init")
     return folder
 
 
@@ -38,10 +34,7 @@ KEPT = {"pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json"}
 
 
 def write(root: Path, *names: str, text: str = "1") -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_files(root, dict.fromkeys(names, text))
 
 
 def reasons(chosen: ProjectFiles) -> dict[str, str]:
@@ -60,12 +53,12 @@ def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
 
 
 def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None:
-    write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
+    wheel = "wheels/helper-1-py3-none-any.whl"
+    write(root, wheel, "wheels/README")
     chosen = choose(root, store, environment=True)
-    assert chosen.packed.keys() == KEPT | {"wheels/README"}
-    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project.WHEEL}
-    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
-    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
+    assert (chosen.packed.keys(), reasons(chosen)) == (KEPT | {"wheels/README"}, {wheel: project.WHEEL})
+    for options in ({}, {"environment": True, "include": ["wheels"]}):
+        assert wheel in choose(root, store, **options).packed
 
 
 def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Path) -> None:
@@ -99,11 +92,9 @@ def test_a_tracked_folder_that_became_a_link_is_not_followed(tmp_path: Path, sto
     root = tmp_path / "project"
     write(root, "pyproject.toml", "part/x.py", "part/x.txt")
     write(tmp_path, "outside/x.py", "outside/x.txt")
-    for command in (["init"], ["add", "."]):
-        subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
-    for name in ("x.py", "x.txt"):
-        (root / "part" / name).unlink()
-    (root / "part").rmdir()
+    git(root, "init")
+    git(root, "add", ".")
+    shutil.rmtree(root / "part")
     (root / "part").symlink_to(tmp_path / "outside")
     assert choose(root, store).packed.keys() == {"pyproject.toml"}
 
@@ -225,7 +216,7 @@ def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     root = tmp_path / "project"
     write(root, "net.py", "vocab.bin", "raw/a.csv", "raw/b.csv", "__pycache__/x", ".cache/x")
     write(root, ".gitignore", text="vocab.bin\nraw/\n__pycache__\n.cache\n")
-    subprocess.run(["git", "-C", str(root), "init"], check=True, capture_output=True)
+    git(root, "init")
     found = reasons(choose(root, store))
     assert found == {
         ".gitignore": project.HIDDEN,

@@ -9,8 +9,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, ShardFile
 from infra.records.handoffs import dataset_to_extend, local_dataset, local_split, newest_dataset, put_handoff
-from infra.store import Store, open_store
-from tests.support.s3 import S3Server
+from infra.store import Store
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -27,19 +26,6 @@ def seal(store: Store, key: str, data: bytes, earlier: list[ShardFile] | None = 
     found = newest_dataset(store, key)
     assert found is not None
     return found
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture(params=["folder", "s3"])
-def any_store(request: pytest.FixtureRequest, store: Store) -> Store:
-    if request.param == "folder":
-        return store
-    server: S3Server = request.getfixturevalue("s3_server")
-    return open_store(f"s3://{server.bucket()}/s", server.options)
 
 
 def test_shards_elsewhere_lie_below_the_same_root(any_store: Store) -> None:

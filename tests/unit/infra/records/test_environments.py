@@ -20,19 +20,13 @@ from infra.records.nodes import (
     note_lists,
     read_environment,
 )
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tests.support.wheels import write_wheel
 
 
 def install(wheel: Path, target: Path, installer: str) -> None:
-    program = [sys.executable, "-m", *([installer] if installer == "uv" else ["pip", "--disable-pip-version-check"])]
-    command = [*program, *(["pip"] if installer == "uv" else []), "install", "--no-deps", "--no-index"]
+    command = [sys.executable, "-m", *installer.split(), "install", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", str(target), str(wheel)], check=True, capture_output=True)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +38,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pip_and_uv_give_one_digest_for_one_wheel(site: Path, tmp_path: Path) -> None:
-    for number, files in enumerate(({}, {"some_stranger.py": "poison = 1\n"})):
-        place = tmp_path / str(number)
-        install(write_wheel(place, "Some_Stranger", "1.0", *([files] if files else [])), place / "site", "uv")
-    found = [
-        one
-        for place in (site, tmp_path / "0/site", tmp_path / "1/site")
-        for one in installed_packages(str(place)).packages
-    ]
+    sites = [site, tmp_path / "same/site", tmp_path / "poisoned/site"]
+    install(write_wheel(tmp_path / "same", "Some_Stranger", "1.0"), sites[1], "uv pip")
+    poison = write_wheel(tmp_path / "poisoned", "Some_Stranger", "1.0", {"some_stranger.py": "poison = 1\n"})
+    install(poison, sites[2], "uv pip")
+    found = [one for place in sites for one in installed_packages(str(place)).packages]
     assert [(one.name, one.version) for one in found] == [("some-stranger", "1.0")] * 3
     assert len(found[0].record) == 64
     assert found[0].record == found[1].record != found[2].record
@@ -82,7 +73,7 @@ def test_an_environment_is_written_once_and_each_run_marks_it(store: Store, tmp_
     """An environment with two packages, one of them in another version than below it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     for name, version in (("Some_Stranger", "1.0"), ("humanize", "0.1")):
-        install(write_wheel(tmp_path / "wheels", name, version), packages_folder_in(tmp_path / "env"), "uv")
+        install(write_wheel(tmp_path / "wheels", name, version), packages_folder_in(tmp_path / "env"), "uv pip")
     python = str(tmp_path / "env/bin/python")
     [name] = {note_environment(store, run_id, python) for run_id in ("run-1", "run-2", "run-1")}
     assert store.list(layout.environments()) == [name]

@@ -17,17 +17,12 @@ from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest, StoreAddress
 from data_contracts.pipeline_spec import MetricSpec
 from infra.records.evaluations import outcomes_of, pairs_of, shown_of, unsealed
-from infra.store import Store, open_store
+from infra.store import Store
 from training.score.evaluate_worker import Kept, seal
 from training.score.outcomes import Outcomes, PairTable, Scored, pair_tables
 
 TRUTH = torch.tensor([1, 0, 1, 1, 0])
 SCORES = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.9, 0.1]])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def scored(unit: Any, values: list[float], rows: list[int]) -> Scored:
@@ -61,14 +56,6 @@ def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tenso
             for prediction, target in batches:
                 table.add(prediction, target)
     return seal(request_for(store), metrics, Kept(folder, pairs=tables))
-
-
-def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -> None:
-    evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
-    right, loss = outcomes_of(store, evaluation, "right"), outcomes_of(store, evaluation, "loss")
-    assert (right.unit, right.values.tolist(), right.rows.tolist()) == ("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5)
-    assert (loss.unit, loss.values.tolist(), loss.rows.tolist()) == ("batch", [0.5, 0.25], [3, 2])
-    assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
 
 
 def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, tmp_path: Path) -> None:
@@ -166,8 +153,12 @@ def test_a_file_of_sealed_metrics_that_someone_else_wrote_is_refused(store: Stor
         unsealed(store, evaluation)
 
 
-def test_outcomes_of_other_rows_than_the_metric_says_are_refused(store: Store, tmp_path: Path) -> None:
+def test_outcomes_are_read_as_they_were_computed_if_they_are_of_the_metrics_rows(store: Store, tmp_path: Path) -> None:
     evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
+    right, loss = outcomes_of(store, evaluation, "right"), outcomes_of(store, evaluation, "loss")
+    assert (right.unit, right.values.tolist(), right.rows.tolist()) == ("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5)
+    assert (loss.unit, loss.values.tolist(), loss.rows.tolist()) == ("batch", [0.5, 0.25], [3, 2])
+    assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
     wrong = evaluation.metrics["loss"].model_copy(update={"rows": 6})
     other = evaluation.model_copy(update={"metrics": {**evaluation.metrics, "loss": wrong}})
     with pytest.raises(CorruptError, match="cannot be read: it does not have the outcomes of loss"):

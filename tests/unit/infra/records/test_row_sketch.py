@@ -17,11 +17,15 @@ def rows(start: int, stop: int) -> TestRows:
     return TestRows.of(POOL[start:stop])
 
 
-def test_order_and_repetition_change_nothing() -> None:
+def test_order_and_repetition_change_nothing_and_what_is_written_is_read() -> None:
     few = POOL[:100]
     again = np.concatenate([few[::-1], few[:7]])
     assert TestRows.of(again).id == TestRows.of(few).id
     assert TestRows.of(few[1:]).id != TestRows.of(few).id
+    big = rows(0, 20_000)
+    assert len(big.to_bytes()) == 8 * SAMPLE
+    assert TestRows.from_bytes(big.to_bytes()).id == big.id
+    assert TestRows.from_bytes(b"").id == TestRows.of(POOL[:0]).id
 
 
 @pytest.mark.parametrize(
@@ -49,23 +53,15 @@ def test_a_share_that_few_rows_decide_is_rounded_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("repeated", "share"),
+    ("repeated", "beside", "share"),
     [
-        (np.repeat(POOL[0], 9000), 0.9),  # an exposed row, repeated beside 1,000 fresh ones
-        (np.repeat(POOL[5000], 9000), 0.999),  # a fresh row, repeated beside 1,000 exposed ones
+        (POOL[0], POOL[6000:7000], 0.9),  # an exposed row, beside 1,000 fresh ones
+        (POOL[5000], POOL[:1000], 0.999),  # a fresh row, beside 1,000 exposed ones
     ],
 )
-def test_neither_repetition_hides_an_exposure(repeated: NDArray[np.uint64], share: float) -> None:
-    beside = POOL[6000:7000] if share == 0.9 else POOL[:1000]
-    mine = TestRows.of(np.concatenate([repeated, beside]))
+def test_neither_repetition_hides_an_exposure(repeated: np.uint64, beside: NDArray[np.uint64], share: float) -> None:
+    mine = TestRows.of(np.concatenate([np.repeat(repeated, 9000), beside]))
     assert mine.covered_by(rows(0, 1000)) == pytest.approx(share, abs=0.0005)
-
-
-def test_what_is_written_is_read() -> None:
-    big = rows(0, 20_000)
-    assert len(big.to_bytes()) == 8 * SAMPLE
-    assert TestRows.from_bytes(big.to_bytes()).id == big.id
-    assert TestRows.from_bytes(b"").id == TestRows.of(POOL[:0]).id
 
 
 def test_one_digest_of_all_rows_shares_everything_or_nothing() -> None:

@@ -34,8 +34,7 @@ def test_the_key_is_the_specs_or_the_environments(tmp_path: Path, monkeypatch: p
 
 def test_a_key_without_a_format_for_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = ed25519.Ed25519PrivateKey.generate()
-    text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    monkeypatch.setenv(SIGNING_KEY, text)
+    monkeypatch.setenv(SIGNING_KEY, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode())
     with pytest.raises(UsageError, match="names a key with Ed25519"):
         configured_key()
 

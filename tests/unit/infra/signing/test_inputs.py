@@ -13,7 +13,6 @@ from data_contracts.resolved import Resolved
 from infra.signing.keys import SigningKey
 from infra.signing.signatures import refuse_unsigned_inputs, sign_inputs
 from infra.store import Store, layout
-from tests.support.raced import Memory
 from tests.support.signed import pair
 
 
@@ -27,11 +26,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> list[SigningKey]:
 def resolved(repository: Path) -> Resolved:
     golden = json.loads((repository / "tests" / "golden" / "handoffs-v1.json").read_text())["Resolved"]
     return Resolved.from_json({**golden, "run_id": "r1"})
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store(Memory(), {})
 
 
 def spec_with(resolved: Resolved, **promote: Any) -> Resolved:

@@ -28,6 +28,7 @@ from infra.signing.keys import (
     load_signing_key,
     make_key_pair,
 )
+from tests.support.files import umask
 
 
 def pem(key: object, password: bytes | None = None) -> bytes:
@@ -68,14 +69,6 @@ def test_a_key_is_found_by_its_file_its_variable_and_a_path_in_a_variable(
     assert pem(key).decode().splitlines()[1] not in repr(found)
 
 
-def test_an_encrypted_key_opens_with_its_password(
-    written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, "opens it")
-    path = written(pem(P256, b"opens it"))
-    assert load_signing_key("file:key", path.parent, "sign").public.pem() == public_pem(P256)
-
-
 REFUSED = {
     "missing": (None, 0o600, "cannot be read (No such file or directory)"),
     "read by the group": (pem(P256), 0o640, "may be read by others (mode 640)"),
@@ -109,11 +102,13 @@ def test_a_key_that_cannot_sign_is_refused_in_one_sentence(
     assert not any(len(line) > 20 and line in str(refused.value) for line in body[1:])
 
 
-def test_a_wrong_password_and_what_is_not_a_file(
+def test_a_password_that_opens_a_key_or_not_and_what_is_not_a_file(
     tmp_path: Path, written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, "another")
     written(pem(P256, b"secret"))
+    monkeypatch.setenv(PASSWORD_VARIABLE, "secret")
+    assert load_signing_key("file:key", tmp_path, "sign").public.pem() == public_pem(P256)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "another")
     with pytest.raises(UsageError, match=f"{PASSWORD_VARIABLE} is not the password"):
         load_signing_key("file:key", tmp_path, "sign")
     os.mkfifo(tmp_path / "pipe", 0o600)
@@ -138,16 +133,13 @@ def test_a_private_key_in_place_of_a_public_one(written: Callable[..., Path]) ->
         load_public_key(written(public_pem(rsa.generate_private_key(65537, 2048))))
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o277], ids=["open", "closed"])
+@pytest.mark.parametrize("mask", [0o000, 0o277], ids=["open", "closed"])
 def test_a_new_pair_signs_its_private_half_is_the_owners_and_nothing_is_replaced(
-    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
-    before = os.umask(umask)
-    try:
+    with umask(mask):
         private, public = make_key_pair(tmp_path)
-    finally:
-        os.umask(before)
     assert (private.name, public.name) == (PRIVATE_FILE, PUBLIC_FILE)
     assert [stat.S_IMODE(one.stat().st_mode) for one in (private, public)] == [0o600, 0o644]
     kept = private.read_bytes()

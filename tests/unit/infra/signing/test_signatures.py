@@ -142,7 +142,7 @@ def test_a_move_is_made_if_an_answer_is_lost_or_nothing_can_be_deleted_after_it(
     create_once = Store.create_once
     monkeypatch.setattr(Store, "create_once", lambda *arguments: create_once(*arguments) and False)
     away = Mock(side_effect=StorageUnavailable("The store did not answer."))
-    monkeypatch.setattr("infra.signing.signatures.withdraw_others", away)
+    monkeypatch.setattr("infra.models.registry.withdraw_others", away)
     assert made.promote(1).version == 1
     assert prove(made.store, MODEL, keys=[made.key.public]).signed.receipts == 1
     assert away.called

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Selection, Window, read_batches, resolve_sources
+from tests.support.files import write_files
 from tests.support.s3 import S3Server
+
+
+def parquet(table: pa.Table | dict[str, Any], **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), sink, **options)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)
 
 
 class Raw:
@@ -24,10 +37,7 @@ class Raw:
         self.cache = root / "state" / "digests"
 
     def write(self, name: str, data: str | bytes) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return path
+        return write_files(self.root, {name: data}) / name
 
     def resolve(
         self, *sources: Any, window: Window | None = None, window_path: str | None = None, rehash: bool = False

@@ -14,6 +14,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.sources import tables
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 MIB = 1 << 20
@@ -112,8 +113,7 @@ DEEP = {
 
 
 def test_a_deep_file_is_refused_and_ends_no_process(tmp_path: Path) -> None:
-    for name, (data, _) in DEEP.items():
-        (tmp_path / name).write_bytes(data)
+    write_files(tmp_path, {name: data for name, (data, _) in DEEP.items()})
     read_in_a_process(tmp_path, {name: sentence for name, (_, sentence) in DEEP.items()})
 
 

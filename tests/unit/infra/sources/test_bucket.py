@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import socket
 from unittest.mock import Mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from blake3 import blake3
 
@@ -16,26 +13,10 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.sources import resolve
 from tests.support.approved import approve_here
 from tests.support.fault_proxy import Fault, FaultProxy
-from tests.unit.infra.sources.conftest import Bucket, Raw
+from tests.unit.infra.sources.conftest import Bucket, Raw, parquet
 
-
-def _parquet() -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"a": [3, 4]}), sink)
-    return sink.getvalue()
-
-
-FILES = {"d/1.csv": b"a\n1\n2\n", "d/2.parquet": _parquet(), "d/3.jsonl.gz": gzip.compress(b'{"a": 5}\n')}
-
-
-def test_an_index_that_pandas_hides_is_seen_there_too(bucket: Bucket, raw: Raw) -> None:
-    for name, column in (("plain", "b"), ("hidden", "__index_level_0__")):
-        sink = io.BytesIO()
-        pq.write_table(pa.table({"a": [1, 2], column: [0, 7]}), sink)
-        bucket.write(f"{name}.parquet", sink.getvalue())
-    source = bucket.source("*.parquet")
-    assert [file.hidden_index for file in raw.resolve(source)] == [True, False]
-    assert raw.read(bucket.source("hidden.parquet")).column_names == ["a"]
+PARQUET = parquet({"a": [3, 4]})
+FILES = {"d/1.csv": b"a\n1\n2\n", "d/2.parquet": PARQUET, "d/3.jsonl.gz": gzip.compress(b'{"a": 5}\n')}
 
 
 def test_a_bucket_reads_as_a_folder_does(bucket: Bucket, raw: Raw) -> None:
@@ -52,6 +33,10 @@ def test_a_bucket_reads_as_a_folder_does(bucket: Bucket, raw: Raw) -> None:
     assert raw.read(bucket.source("d/*")).column("a").to_pylist() == [1, 2, 3, 4, 5]
     assert raw.read(bucket.source("d/1.csv")).equals(raw.read("d/1.csv"))
     assert raw.read(bucket.source("**/2.parquet"), columns=["a"]).num_rows == 2
+    # The index that pandas hides is seen there, too.
+    bucket.write("d/hidden.parquet", parquet({"a": [1, 2], "__index_level_0__": [0, 7]}))
+    assert [file.hidden_index for file in raw.resolve(bucket.source("d/*.parquet"))] == [False, True]
+    assert raw.read(bucket.source("d/hidden.parquet")).column_names == ["a"]
 
 
 def test_objects_are_rows(bucket: Bucket, raw: Raw) -> None:
@@ -73,7 +58,7 @@ def test_an_object_is_hashed_again_only_when_its_etag_changes(
         assert hashed.call_count == times
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.csv", b"a\n1\n"), ("a.parquet", _parquet()), ("a.bin", b"x")])
+@pytest.mark.parametrize(("name", "data"), [("a.csv", b"a\n1\n"), ("a.parquet", PARQUET), ("a.bin", b"x")])
 def test_an_object_that_changed_since_is_corrupt(name: str, data: bytes, bucket: Bucket, raw: Raw) -> None:
     source = bucket.source(name, **({"format": "files"} if name == "a.bin" else {}))
     bucket.write(name, data)
@@ -136,11 +121,3 @@ def test_a_server_that_is_not_there_is_unavailable(bucket: Bucket, raw: Raw) -> 
         for use in (lambda: raw.resolve(source), lambda: raw.read(source, files=files)):
             with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
                 use()
-
-
-def test_without_permission_is_bad_usage(bucket: Bucket, raw: Raw) -> None:
-    bucket.write("secret.csv", b"a\n1\n")
-    bucket.server.fault("refuse", match="secret.csv", status=403, code="AccessDenied", times=9)
-    with pytest.raises(UsageError, match="may not be used with these credentials"):
-        raw.resolve(bucket.source("secret.csv"))
-    bucket.server.clear()

@@ -15,9 +15,10 @@ from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from infra.contract import draft_worker
 from infra.contract.file_statistics import statistics_name
-from infra.sources import tables
+from infra.sources import places
 from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract_check import reading_settings
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 ORDERS = "Kunde;Größe;Betrag;Straße\r\n1;1,5;12,50;Königsallee 1\r\n2;-0,25;1e3;\r\n;3;7;Weg, 2\r\n"
@@ -69,7 +70,7 @@ def of_pandas(path: Path, settings: dict[str, Any], more: dict[str, Any]) -> pd.
 def test_rows_values_and_types_are_those_of_pandas(
     case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_READ_BYTES", block)
+    monkeypatch.setattr(places, "_READ_BYTES", block)
     text, encoding, settings, more = READ[case]
     path = raw.write("a.csv", text.encode(encoding))
     ours = raw.read({"uri": "a.csv", "csv": settings})
@@ -91,15 +92,14 @@ def test_pandas_reads_other_numbers_where_digits_are_not_grouped_by_three(raw: R
 def test_a_quote_amid_a_value_begins_nothing_wherever_a_block_ends(
     block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_READ_BYTES", block)
+    monkeypatch.setattr(places, "_READ_BYTES", block)
     raw.write("a.csv", 'a,b\n5" disk,1 # "\n"3"" #",2# 3\n')
     rows = [{"a": '5" disk', "b": 1}, {"a": '3" #', "b": 2}]
     assert raw.read({"uri": "a.csv", "csv": {"comment": "#"}}).to_pylist() == rows
 
 
 def test_tsv_files_have_tabs_unless_the_spec_says_otherwise(raw: Raw) -> None:
-    raw.write("a.tsv", "a\tb\n1\tx, y\n")
-    raw.write("b.tsv", "a;b\n1;x\n")
+    write_files(raw.root, {"a.tsv": "a\tb\n1\tx, y\n", "b.tsv": "a;b\n1;x\n"})
     assert raw.read("a.tsv").to_pylist() == [{"a": 1, "b": "x, y"}]
     assert raw.read({"uri": "b.tsv", "csv": {"separator": ";"}}).to_pylist() == [{"a": 1, "b": "x"}]
     assert raw.resolve("a.tsv")[0].format == "tsv"  # so its keys are not those of a .csv with the same bytes

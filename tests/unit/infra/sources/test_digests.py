@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -16,6 +15,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now, places
+from tests.support.files import write_files
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
 
@@ -112,32 +112,22 @@ def test_a_bucket_that_refuses_is_told_and_one_that_lost_the_object_is_not(s3_se
     file = SourceFile(uri=source.uri, bytes=1, blake3="ab" * 32, format="csv", columns={}, source=0, rev=None)
     assert digest_now(file, Places([source], raw.root)) is None
     s3_server.fault("refuse", match="a.csv", status=403, code="AccessDenied", times=9)
-    with pytest.raises(UsageError, match="may not be used with these credentials"):
-        digest_now(file, Places([source], raw.root))
+    for use in (lambda: digest_now(file, Places([source], raw.root)), lambda: raw.resolve(source.model_dump())):
+        with pytest.raises(UsageError, match="may not be used with these credentials"):
+            use()
     s3_server.clear()
 
 
-def test_each_sources_place_is_made_once(file: SourceFile, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    real = places.place_of
-
-    def count(*arguments: Any) -> places.Place:
-        made.append(1)
-        return real(*arguments)
-
-    monkeypatch.setattr(places, "place_of", count)
-    sources = Places([SOURCE, SOURCE], raw.root)
-    for number in (0, 1, 0, 1, 0):
-        digest_now(file.model_copy(update={"source": number}), sources)
-    assert len(made) == 2
+def test_each_sources_place_is_made_once(file: SourceFile, raw: Raw) -> None:
+    sources, other = Places([SOURCE, SOURCE], raw.root), file.model_copy(update={"source": 1})
+    assert sources.of(file) is sources.of(file) is not sources.of(other)
 
 
 def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = Raw(tmp_path / "run[1]*")
-    for name in ("a.csv", "sub/b.csv", "../c.csv"):
-        raw.write(name, name)
+    write_files(raw.root, {name: name for name in ("a.csv", "sub/b.csv", "../c.csv")})
     assert [os.path.relpath(file.uri, raw.root) for file in raw.resolve("**/*.csv", "../*.csv")] == [
         "a.csv", "sub/b.csv", "../c.csv",
     ]  # fmt: skip

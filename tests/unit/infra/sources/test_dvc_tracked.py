@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dvc.cli import main as dvc_main
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now
+from tests.support.files import git
 from tests.unit.infra.sources.conftest import Raw
 
 OLD, NEW = b"a,b\n1,x\n", b"a,b\n2,y\n3,z\n"
@@ -29,10 +29,7 @@ class Repository(Raw):
         self.root.mkdir(parents=True, exist_ok=True)
 
     def git(self, *arguments: str) -> str:
-        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        return subprocess.run(
-            ["git", *who, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return git(self.folder, *arguments).strip()
 
     def dvc(self, *arguments: str) -> None:
         with contextlib.chdir(self.folder):

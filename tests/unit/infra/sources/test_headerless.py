@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import UsageError
@@ -17,7 +15,8 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.quoting import LOG
 from infra.contract import contract_worker
 from infra.sources import Window
-from tests.unit.infra.sources.conftest import Raw
+from tests.support.files import write_files
+from tests.unit.infra.sources.conftest import Raw, parquet
 
 SECRET = "jane@x.example"
 WINDOW = Window(datetime(2026, 1, 1), datetime(2026, 2, 1))
@@ -28,21 +27,15 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOG, str(tmp_path / "log.txt"))
 
 
-def parquet(names: list[str], *columns: list[object]) -> bytes:
-    table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
-    pq.write_table(table, stream := io.BytesIO())
-    return stream.getvalue()
-
-
 WINDOWED = f"2026-01-01,{SECRET}\n2026-01-02,x\n"
 KEYS = "".join(json.dumps({SECRET: value}) + "\n" for value in (1, True))
 CASES: dict[str, tuple[dict[str, str | bytes], dict[str, Any]]] = {
     "no column": ({"a.csv": WINDOWED}, {"columns": ["ts"]}),
     "no window column": ({"a.csv": WINDOWED}, {"window": WINDOW, "window_column": "ts"}),
     "twice": ({"a.csv": f"1,{SECRET},{SECRET}\n2,x,y\n"}, {}),
-    "twice in Parquet": ({"a.parquet": parquet([SECRET, SECRET], [1], [2])}, {}),
+    "twice in Parquet": ({"a.parquet": parquet(pa.table([[1], [2]], [SECRET, SECRET]))}, {}),
     "two types": (
-        {"a.parquet": parquet(["id", SECRET], [1], [1]), "b.parquet": parquet(["id", SECRET], [1], [[1]])},
+        {"a.parquet": parquet({"id": [1], SECRET: [1]}), "b.parquet": parquet({"id": [1], SECRET: [[1]]})},
         {},
     ),
     "a key of two types": ({"a.jsonl": KEYS}, {}),
@@ -54,10 +47,9 @@ CASES: dict[str, tuple[dict[str, str | bytes], dict[str, Any]]] = {
 def test_no_message_has_a_name_that_only_the_data_has(
     case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.sources.tables._READ_BYTES", block)
+    monkeypatch.setattr("infra.sources.places._READ_BYTES", block)
     files, options = CASES[case]
-    for name, data in files.items():
-        raw.write(name, data)
+    write_files(raw.root, files)
     with pytest.raises(UsageError, match="withheld because data.sensitive is set") as caught:
         raw.read(*files, **options)
     assert SECRET not in json.dumps(caught.value.to_json())

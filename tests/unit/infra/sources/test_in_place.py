@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import parquet_in_place
-from tests.unit.infra.sources.conftest import Raw
+from tests.support.files import write_files
+from tests.unit.infra.sources.conftest import Raw, parquet
 
 
 def stored(*numbers: int) -> bytes:
-    pq.write_table(pa.table({"x": [*numbers]}), stream := io.BytesIO())
-    return stream.getvalue()
+    return parquet({"x": [*numbers]})
 
 
 def summed(paths: tuple[str, ...]) -> object:
@@ -35,9 +32,9 @@ def sources(*names: str) -> list[SourceSpec]:
 
 
 def test_files_are_read_where_they_are_or_as_a_private_copy(raw: Raw) -> None:
-    raw.write("a.parquet", stored(1, 2))
-    raw.write("b.parquet.gz", gzip.compress(stored(30)))
-    raw.write("c.parquet", stored(400))
+    write_files(
+        raw.root, {"a.parquet": stored(1, 2), "b.parquet.gz": gzip.compress(stored(30)), "c.parquet": stored(400)}
+    )
     files = raw.resolve("a.parquet", "b.parquet.gz", "c.parquet")
     with parquet_in_place(files, sources("a.parquet", "b.parquet.gz", "c.parquet"), raw.root) as held:
         assert held is not None
@@ -73,8 +70,7 @@ def test_a_file_that_changed_is_refused_and_a_name_that_is_given_to_another_chan
 
 
 def test_other_formats_and_too_many_files_are_left_to_our_reader(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw.write("a.parquet", stored(1))
-    raw.write("b.csv", "x\n1\n")
+    write_files(raw.root, {"a.parquet": stored(1), "b.csv": "x\n1\n"})
     with parquet_in_place(raw.resolve("a.parquet", "b.csv"), sources("a.parquet", "b.csv"), raw.root) as held:
         assert held is None
     monkeypatch.setattr("infra.sources.read._MOST", 0)

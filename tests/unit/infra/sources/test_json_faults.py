@@ -12,6 +12,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.sources import tables
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 GOOD = b'{"a": "s3cr3t", "b": 1}\n\n'
@@ -102,8 +103,13 @@ def test_types_are_those_of_csv(case: str, block: int, raw: Raw, monkeypatch: py
     values, kind, in_csv = TYPES[case]
     texts = ["" if value is None else value if isinstance(value, str) else json.dumps(value) for value in values]
     pad = "x" * 30
-    raw.write("a.csv", "n,v\n" + "".join(f"{pad},{text}\n" for text in texts))
-    raw.write("a.jsonl", "".join(json.dumps({"n": pad, "v": value}) + "\n" for value in values))
+    write_files(
+        raw.root,
+        {
+            "a.csv": "n,v\n" + "".join(f"{pad},{text}\n" for text in texts),
+            "a.jsonl": "".join(json.dumps({"n": pad, "v": value}) + "\n" for value in values),
+        },
+    )
     assert str(raw.read("a.csv").column("v").type) == in_csv
     if kind.startswith("row"):
         with pytest.raises(UsageError, match=f"a.jsonl: .* cannot hold the value in {kind}"):
@@ -128,8 +134,7 @@ def test_the_ids_of_a_nested_list_are_exact_or_refused(raw: Raw) -> None:
 
 @pytest.mark.parametrize("wide", ["a.csv", "a.jsonl", "a.parquet"])
 def test_a_number_that_another_file_would_round_is_refused(wide: str, raw: Raw) -> None:
-    raw.write("a.csv", "v\n1\n9007199254740993\n")
-    raw.write("a.jsonl", '{"v": 1}\n\n{"v": 9007199254740993}\n')
+    write_files(raw.root, {"a.csv": "v\n1\n9007199254740993\n", "a.jsonl": '{"v": 1}\n\n{"v": 9007199254740993}\n'})
     pq.write_table(pa.table({"v": [1, 2**53 + 1]}), raw.write("a.parquet", b""))
     raw.write("b.csv", "v\n0.5\n")
     with pytest.raises(UsageError, match=rf"{wide}: double cannot hold the value in row 1 of the column v, .*one type"):

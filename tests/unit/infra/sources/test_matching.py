@@ -10,6 +10,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.sources.resolve import local_files
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Bucket, Raw
 
 BESIDE = [
@@ -71,8 +72,7 @@ def test_a_folder_of_images_is_rows_by_their_path_in_it(place: Place) -> None:
 
 
 def test_files_of_a_source_that_is_a_folder_are_data_and_not_code(raw: Raw) -> None:
-    for name in ("d/a.csv", "d/b/c.csv"):
-        raw.write(name, "a\n1\n")
+    write_files(raw.root, dict.fromkeys(("d/a.csv", "d/b/c.csv"), "a\n1\n"))
     assert [str(path.relative_to(raw.root)) for path in local_files(["d"], raw.root)] == ["d/a.csv", "d/b/c.csv"]
 
 

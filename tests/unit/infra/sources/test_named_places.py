@@ -15,6 +15,7 @@ from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.named_places import NO_PLACES, NamedPlaces, digests_now
 from tasks.queries.proof import prove
+from tests.support.files import git, write_files
 from tests.support.signed import MODEL, SignedStore
 
 MD5 = "0123456789abcdef0123456789abcdef"
@@ -24,17 +25,17 @@ MD5 = "0123456789abcdef0123456789abcdef"
 def trap(tmp_path: Path) -> Path:
     """A repository whose file is on S3 with a profile of its own, which runs a program: it writes `ran` beside."""
     folder = tmp_path / "trap"
-    (folder / ".dvc").mkdir(parents=True)
-    program = folder / "program.sh"
-    program.write_text(f"#!/bin/sh\nenv > {tmp_path / 'ran'}\n")
-    program.chmod(0o755)
-    (folder / "aws").write_text(f"[default]\ncredential_process = {program}\n")
     remote = f"url = s3://b/x\nendpointurl = http://127.0.0.1:9\nconfigpath = {folder / 'aws'}\n"
-    (folder / ".dvc" / "config").write_text(f"[core]\nremote = r\nno_scm = False\n['remote \"r\"']\n{remote}")
-    (folder / "rows.csv.dvc").write_text(f"outs:\n- md5: {MD5}\n  size: 5\n  hash: md5\n  path: rows.csv\n")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    files = {
+        "program.sh": f"#!/bin/sh\nenv > {tmp_path / 'ran'}\n",
+        "aws": f"[default]\ncredential_process = {folder}/program.sh\n",
+        ".dvc/config": f"[core]\nremote = r\nno_scm = False\n['remote \"r\"']\n{remote}",
+        "rows.csv.dvc": f"outs:\n- md5: {MD5}\n  size: 5\n  hash: md5\n  path: rows.csv\n",
+    }
+    write_files(folder, files)
+    (folder / "program.sh").chmod(0o755)
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"], ["tag", "v1"]):
-        subprocess.run([*git, *arguments], cwd=folder, check=True)
+        git(folder, *arguments)
     return folder
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import os
@@ -14,23 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from infra.sources import Window, documents, places, tables
-from tests.unit.infra.sources.conftest import Raw
-
-
-def parquet(table: pa.Table | dict[str, Any], **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), sink, **options)
-    return sink.getvalue()
-
-
-def zstd(data: bytes) -> bytes:
-    return pa.compress(data, "zstd", asbytes=True)
-
+from tests.support.files import write_files
+from tests.unit.infra.sources.conftest import Raw, parquet, zstd
 
 # One column each: its CSV texts, its type, its values.
 COLUMNS: dict[str, tuple[list[str], str, list[Any]]] = {
@@ -104,9 +92,14 @@ def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeyp
 
 
 def test_batches_are_small_and_in_order_whatever_the_file(raw: Raw) -> None:
-    raw.write("a.csv", "a\n" + "\n".join(map(str, range(10))))
-    raw.write("b.jsonl", "\n".join(f'{{"a": {i}}}' for i in range(10, 17)))
-    raw.write("c.parquet", parquet({"a": list(range(17, 30))}, row_group_size=5))
+    write_files(
+        raw.root,
+        {
+            "a.csv": "a\n" + "\n".join(map(str, range(10))),
+            "b.jsonl": "\n".join(f'{{"a": {i}}}' for i in range(10, 17)),
+            "c.parquet": parquet({"a": list(range(17, 30))}, row_group_size=5),
+        },
+    )
     batches = list(raw.batches("a.csv", "b.jsonl", "c.parquet", batch_rows=4))
     assert [value for batch in batches for value in batch.column("a").to_pylist()] == list(range(30))
     assert max(batch.num_rows for batch in batches) == 4
@@ -125,9 +118,14 @@ def test_a_long_text_that_a_file_names_in_many_rows_is_decoded_in_parts(raw: Raw
 
 
 def test_all_files_have_one_schema(raw: Raw) -> None:
-    raw.write("1.csv", "a,b,n\n1,2024-01-01,\n")
-    raw.write("2.csv", "b,a,c\n2024-01-02 10:00:00,0.5,x\n")
-    raw.write("3.parquet", parquet({"n": pa.array([7], pa.int8()), "c": pa.array(["y"]).dictionary_encode()}))
+    write_files(
+        raw.root,
+        {
+            "1.csv": "a,b,n\n1,2024-01-01,\n",
+            "2.csv": "b,a,c\n2024-01-02 10:00:00,0.5,x\n",
+            "3.parquet": parquet({"n": pa.array([7], pa.int8()), "c": pa.array(["y"]).dictionary_encode()}),
+        },
+    )
     table = raw.read("1.csv", "2.csv", "3.parquet")
     assert {field.name: str(field.type) for field in table.schema} == {
         "a": "double", "b": "timestamp[s]", "n": "int8", "c": "string",
@@ -180,8 +178,7 @@ BAD: dict[str, tuple[dict[str, bytes], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_sentence_without_its_values(case: str, raw: Raw) -> None:
     files, sentence = BAD[case]
-    for name, data in files.items():
-        raw.write(name, data)
+    write_files(raw.root, files)
     with pytest.raises(UsageError, match=sentence) as error:
         raw.read(*files)
     assert "s3cr3t" not in str(error.value)
@@ -263,8 +260,7 @@ FILES = {"uri": "i/**/*.png", "format": "files", "pattern": "{label}/{name}.png"
 
 
 def test_files_are_rows_whose_bytes_are_loaded_only_when_asked_for(raw: Raw) -> None:
-    for name in ("cats/1.png", "dogs/2.png"):
-        raw.write(f"i/{name}", name)
+    write_files(raw.root, {f"i/{name}": name for name in ("cats/1.png", "dogs/2.png")})
     files = raw.resolve(FILES)
     assert raw.read(FILES, files=files).to_pylist() == [
         {"path": "cats/1.png", "label": "cats", "name": "1", "bytes": b"cats/1.png"},
@@ -278,8 +274,7 @@ def test_files_are_rows_whose_bytes_are_loaded_only_when_asked_for(raw: Raw) -> 
 
 def test_files_in_a_batch_are_bounded_by_rows_and_by_bytes(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_FILES_BYTES", 25)
-    for i in range(5):
-        raw.write(f"i/c/{i}.png", b"0123456789")
+    write_files(raw.root, {f"i/c/{i}.png": b"0123456789" for i in range(5)})
     raw.write("i/c/9.png", b"x" * 100)
     assert [batch.num_rows for batch in raw.batches(FILES)] == [2, 2, 1, 1]
     assert [batch.num_rows for batch in raw.batches(FILES, columns=["path"], batch_rows=4)] == [4, 2]

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from data_contracts.errors import UsageError
 from infra.sources import Window, places, resolve
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 JANUARY = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
@@ -53,8 +54,7 @@ LINKS = {
 @pytest.mark.parametrize("name", LINKS)
 def test_a_wildcard_of_any_depth_follows_no_link(name: str, raw: Raw) -> None:
     pattern, link, target, expected = LINKS[name]
-    for path in ("a/3.csv", "b/1.csv", "b/deep/2.csv"):
-        raw.write(path, path)
+    write_files(raw.root, {path: path for path in ("a/3.csv", "b/1.csv", "b/deep/2.csv")})
     (raw.root / link).symlink_to(target)
     if isinstance(expected, str):
         with pytest.raises(UsageError, match=expected):
@@ -91,9 +91,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_sentence(case: str, raw: Raw) -> None:
-    raw.write("a.csv", "x\n1\n")
-    raw.write("a.txt", "text")
-    raw.write("empty.csv", "")
+    write_files(raw.root, {"a.csv": "x\n1\n", "a.txt": "text", "empty.csv": ""})
     (raw.root / "folder").mkdir()
     source, sentence = BAD[case]
     with pytest.raises(UsageError, match=sentence):
@@ -101,16 +99,14 @@ def test_bad_input_is_refused_in_one_sentence(case: str, raw: Raw) -> None:
 
 
 def test_a_window_in_the_path_is_filled_in(raw: Raw) -> None:
-    for day in ("2026-01-01", "2026-02-01"):
-        raw.write(f"day/{day}/a.csv", "x\n1\n")
+    write_files(raw.root, {f"day/{day}/a.csv": "x\n1\n" for day in ("2026-01-01", "2026-02-01")})
     for pattern, day in (("day/{{ start }}/*.csv", "2026-01-01"), ("day/{{end}}/*.csv", "2026-02-01")):
         (file,) = raw.resolve(pattern, window=JANUARY, window_path="%Y-%m-%d")
         assert file.uri.endswith(f"day/{day}/a.csv")
 
 
 def test_columns_are_taken_from_the_end_of_the_path(raw: Raw) -> None:
-    for name in ("cats/1.png", "cats/old/2.png", "dogs/1.png"):
-        raw.write(f"images/{name}", name)
+    write_files(raw.root, {f"images/{name}": name for name in ("cats/1.png", "cats/old/2.png", "dogs/1.png")})
     files = raw.resolve({"uri": "images/**/*.png", "format": "files", "pattern": "{label}/{name}.png"})
     assert [file.columns for file in files] == [
         {"path": "cats/1.png", "label": "cats", "name": "1"},
@@ -131,8 +127,7 @@ def test_a_name_is_shared_out_among_many_columns_without_trying_every_way(raw: R
 
 
 def test_an_empty_text_among_texts_is_a_text(raw: Raw) -> None:
-    raw.write("a/__init__.py", "")
-    raw.write("a/b.py", "x = 1")
+    write_files(raw.root, {"a/__init__.py": "", "a/b.py": "x = 1"})
     assert [file.bytes for file in raw.resolve({"uri": "a/*.py", "format": "files"})] == [0, 5]
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
-import io
 import lzma
 import os
 from collections.abc import Callable
 from unittest.mock import Mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
@@ -20,17 +17,8 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
 from infra.sources import places
 from infra.sources.read import file_facts
-from tests.unit.infra.sources.conftest import Raw
-
-
-def zstd(data: bytes) -> bytes:
-    return pa.compress(data, "zstd", asbytes=True)
-
-
-def parquet(rows: int = 1) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"a": range(rows)}), sink, use_dictionary=False, compression="none")
-    return sink.getvalue()
+from tests.support.files import write_files
+from tests.unit.infra.sources.conftest import Raw, parquet, zstd
 
 
 @pytest.mark.parametrize(
@@ -56,8 +44,7 @@ def test_whatever_byte_is_damaged_it_is_told_or_does_not_matter(
 
 
 def test_a_full_disk_while_a_copy_is_made_is_told_as_that(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, data in (("a.parquet", parquet()), ("a.parquet.gz", gzip.compress(parquet()))):
-        raw.write(name, data)
+    write_files(raw.root, {"a.parquet": parquet({"a": [0]}), "a.parquet.gz": gzip.compress(parquet({"a": [0]}))})
     full = open("/dev/full", "w+b", buffering=0)  # noqa: SIM115 - closed by its reader
     monkeypatch.setattr(scratch.tempfile, "TemporaryFile", lambda **more: full)
     assert raw.read("a.parquet").num_rows == 1, "a local file is read where it lies"
@@ -88,7 +75,7 @@ def test_a_disk_that_fails_is_no_damage(raw: Raw, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_parquet_file_whose_ctime_alone_is_new_is_hashed_again(other_bytes: bool, begun: bool, raw: Raw) -> None:
     """As after `rsync --inplace --times`, which leaves size, mtime and inode; or after a chmod."""
-    path = raw.write("a.parquet", parquet(100))
+    path = raw.write("a.parquet", parquet({"a": range(100)}, use_dictionary=False, compression="none"))
     source, files = SourceSpec.model_validate("a.parquet"), raw.resolve("a.parquet")
     stamp = file_facts(files[0], [source], raw.root).stamp
     assert stamp is not None

@@ -16,6 +16,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import PiecesSpec
 from infra.sources import documents as texts
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 
 AWKWARD = "\ufeffone\r\ntwo\n\n\x00é\u2028€𝄞𝄞\rx".encode()
@@ -26,8 +27,7 @@ DOCUMENTS = {
 
 
 def corpus(raw: Raw, documents: dict[str, bytes], **pieces: int) -> dict[str, Any]:
-    for name, data in documents.items():
-        raw.write(f"corpus/{name}.txt", data)
+    write_files(raw.root, {f"corpus/{name}.txt": data for name, data in documents.items()})
     return {"uri": "corpus/*.txt", "format": "text", "pieces": pieces}
 
 
@@ -128,11 +128,6 @@ def test_pieces_by_bytes_may_be_larger_than_pieces_of_lines(raw: Raw, monkeypatc
     monkeypatch.setattr(texts, "_MOST_BYTES", 2000)
     table = raw.read(corpus(raw, {"a": b"x" * 10_000}, bytes=4096))
     assert table["length"].to_pylist() == [4096, 4096, 1808]
-
-
-def test_documents_that_are_all_empty_are_refused(raw: Raw) -> None:
-    with pytest.raises(UsageError, match="is empty"):
-        raw.read(corpus(raw, {"a": b"", "b": b""}, bytes=4))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from data_contracts.pipeline_spec import SplitSpec
 from infra.sources import Window
 from infra.sources.read import in_window
 from tests.support.expectations import E, one, run
+from tests.support.files import write_files
 from tests.support.shard_rows import shard_reader
 from tests.unit.infra.sources.conftest import Raw
 from training import formats
@@ -132,9 +133,14 @@ def test_an_infinite_date_stays_the_last_or_is_named(kind: pa.DataType, bits: in
 
 @pytest.mark.parametrize("far", ["far.csv", "far.jsonl", "far.parquet"])
 def test_a_time_that_the_type_of_all_files_cannot_hold_is_named(far: str, raw: Raw) -> None:
-    raw.write("near.csv", "at\n2024-01-01T10:00:00.123456789\n")
-    raw.write("far.csv", "at\n2024-01-01T10:00:00\n9999-12-31T00:00:00\n")
-    raw.write("far.jsonl", '{"at": "2024-01-01T10:00:00"}\n\n{"at": "9999-12-31T00:00:00"}\n')
+    write_files(
+        raw.root,
+        {
+            "near.csv": "at\n2024-01-01T10:00:00.123456789\n",
+            "far.csv": "at\n2024-01-01T10:00:00\n9999-12-31T00:00:00\n",
+            "far.jsonl": '{"at": "2024-01-01T10:00:00"}\n\n{"at": "9999-12-31T00:00:00"}\n',
+        },
+    )
     days = pa.table({"at": pa.array([date(2024, 1, 1), date(9999, 12, 31)])})
     pq.write_table(days, raw.write("far.parquet", b""), row_group_size=1)
     sentence = rf"{far}: timestamp\[ns\] cannot hold the value in row 1 of the column at, which has this type over all"

@@ -16,6 +16,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources import documents
 from infra.sources.documents import MOST_PIECE_BYTES, Unfit, offsets_name, offsets_of, pack, unpack
+from tests.support.files import write_files
 from tests.unit.infra.sources.conftest import Raw
 from training.shard.cut_worker import MOST
 
@@ -30,9 +31,7 @@ def cut(raw: Raw, offsets: dict[str, str | None]) -> list[SourceFile]:
 @pytest.mark.parametrize("block", [3, 4, 1 << 22])
 def test_documents_are_cut_where_the_tokenizer_cut_them(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_BLOCK", block)
-    raw.write("corpus/a", "one é two")
-    raw.write("corpus/b.gz", gzip.compress(b"three"))
-    raw.write("corpus/empty", "")
+    write_files(raw.root, {"corpus/a": "one é two", "corpus/b.gz": gzip.compress(b"three"), "corpus/empty": ""})
     files = cut(raw, {"a": pack([6, 4], [2, 1]), "b.gz": pack([5], [1]), "empty": pack([], [])})
     table = raw.read(SOURCE, files=files)
     assert table.to_pydict() == {
@@ -93,8 +92,7 @@ def test_a_text_that_is_no_cut(text: str) -> None:
 
 
 def test_a_cut_of_more_pieces_than_a_document_has_bytes_is_not_unpacked(raw: Raw) -> None:
-    raw.write("corpus/a", "one")
-    raw.write("corpus/b.gz", gzip.compress(b"two"))
+    write_files(raw.root, {"corpus/a": "one", "corpus/b.gz": gzip.compress(b"two")})
     million = pack([1] * 1_000_000, [1] * 1_000_000)
     for file in cut(raw, {"a": million, "b.gz": million}):
         tracemalloc.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -25,29 +26,24 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def answer(port: int, path: str = "/metrics", token: str | None = f"Bearer {TOKEN}") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", path, headers={} if token is None else {"Authorization": token})
-    got = connection.getresponse()
-    body = got.read().decode()
-    connection.close()
-    return got.status, body
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers={} if token is None else {"Authorization": token})
+        got = connection.getresponse()
+        return got.status, got.read().decode()
 
 
-def test_the_page_is_there_for_whoever_has_the_secret(endpoint: Endpoint) -> None:
+def test_the_page_alone_is_there_for_whoever_has_the_secret(endpoint: Endpoint) -> None:
     status, body = answer(endpoint.port)
     assert status == 200
     assert 'trainwright_goodput_ratio{pipeline="tiny",pool="gpus",queue="default"} 0.5' in body
+    assert answer(endpoint.port, "/")[0] == 404
+    assert answer(endpoint.port, "/metrics?x=1")[0] == 200
 
 
 @pytest.mark.parametrize("token", [None, "", "Bearer", "Bearer wrong", TOKEN, f"Basic {TOKEN}", "Bearer \xe4"])
 @pytest.mark.parametrize("path", ["/metrics", "/"])
 def test_nobody_else_gets_anything(path: str, token: str | None, endpoint: Endpoint) -> None:
     assert answer(endpoint.port, path, token) == (401, "")
-
-
-def test_there_is_nothing_else(endpoint: Endpoint) -> None:
-    assert answer(endpoint.port, "/")[0] == 404
-    assert answer(endpoint.port, "/metrics?x=1")[0] == 200
 
 
 def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,33 +19,28 @@ from infra.traces import (
 )
 
 
-def test_without_variables_no_metrics_are_wanted() -> None:
+def test_nothing_a_port_a_range_an_address_and_a_gateway() -> None:
     assert metrics_settings({}) == MetricsSettings()
     assert not metrics_settings({METRICS_PORT: " "}).is_wanted
-
-
-def test_a_port_a_range_an_address_and_a_gateway() -> None:
     assert metrics_settings({METRICS_PORT: "9400"}).ports == (9400,)
     found = metrics_settings({METRICS_PORT: "9400-9402", METRICS_ADDRESS: "::1", METRICS_PUSH: "http://gateway:9091/"})
     assert found == MetricsSettings((9400, 9401, 9402), "::1", "http://gateway:9091")
 
 
-@pytest.mark.parametrize("port", ["x", "0", "70000", "9402-9400", "-1", "9400,9401", "٣", "9400-"])
-def test_a_port_that_is_none_is_refused(port: str) -> None:
-    with pytest.raises(UsageError, match="TRAINWRIGHT_METRICS_PORT is not a port"):
-        metrics_settings({METRICS_PORT: port})
+NO_PORTS = ["x", "0", "70000", "9402-9400", "-1", "9400,9401", "٣", "9400-"]
+NO_URLS = ["gateway:9091", "ftp://gateway", "http://", "http://gateway:x", "http://[::1"]
+REFUSED = [
+    *((METRICS_PORT, port, "TRAINWRIGHT_METRICS_PORT is not a port") for port in NO_PORTS),
+    *((METRICS_PUSH, url, "TRAINWRIGHT_METRICS_PUSH is not a URL") for url in NO_URLS),
+    (METRICS_PUSH, "https://me:hunter2@gateway", "holds a password"),
+    (METRICS_PUSH, "https://gateway/?token=hunter2", "holds a password"),
+]
 
 
-@pytest.mark.parametrize("url", ["gateway:9091", "ftp://gateway", "http://", "http://gateway:x", "http://[::1"])
-def test_a_gateway_that_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="TRAINWRIGHT_METRICS_PUSH is not a URL"):
-        metrics_settings({METRICS_PUSH: url})
-
-
-@pytest.mark.parametrize("url", ["https://me:hunter2@gateway", "https://gateway/?token=hunter2"])
-def test_a_password_in_the_gateways_url_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(UsageError, match="holds a password") as caught:
-        metrics_settings({METRICS_PUSH: url})
+@pytest.mark.parametrize(("name", "value", "sentence"), REFUSED)
+def test_what_is_no_port_or_url_is_refused_and_no_password_is_repeated(name: str, value: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        metrics_settings({name: value})
     assert "hunter2" not in str(caught.value)
 
 
@@ -62,21 +57,18 @@ def test_the_secret_is_made_once_and_only_its_owner_can_read_it(
 @pytest.mark.parametrize(
     ("text", "mode", "sentence"),
     [
+        (None, 0o600, "cannot be read from"),
         ("a-long-enough-secret", 0o640, "may have read the secret"),
         ("short", 0o600, "is not one word"),
         ("two words that are long", 0o600, "is not one word"),
         ("", 0o600, "is not one word"),
     ],
 )
-def test_a_secret_that_is_none_is_refused(text: str, mode: int, sentence: str, tmp_path: Path) -> None:
+def test_a_secret_that_is_none_is_refused(text: str | None, mode: int, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(text)
-    file.chmod(mode)
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
     with pytest.raises(UsageError, match=sentence) as caught:
         metrics_token({METRICS_TOKEN_FILE: str(file)})
     assert not text or text not in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read from"):
-        metrics_token({METRICS_TOKEN_FILE: str(tmp_path / "none")})

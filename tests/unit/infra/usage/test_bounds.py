@@ -25,6 +25,8 @@ def test_an_honest_record_is_as_it_was() -> None:
     assert bounded([one], NOW) == ([one], [])
     skewed = gang(0, node(0, -600, 1, 2, 90, 700), met=BEGAN + 1)
     assert bounded([execution(run_id=RUN, gangs=[skewed])], NOW)[1] == [], "clocks of two machines differ"
+    [kept], said = bounded([execution(run_id=RUN, ended=BEGAN + 400 * DAY)], NOW)
+    assert (kept.ended, len(said)) == (NOW, 1), "an end in the future is now"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +60,6 @@ def test_a_node_is_charged_between_its_executions_start_and_end(
     [kept], said = bounded([one], BEGAN + 10 * DAY)
     assert seconds(kept) == [at_most]
     assert said == [f"The record of use e1 of the run {RUN} has times {sentence}, which are left out."]
-
-
-def test_an_end_in_the_future_is_now() -> None:
-    [kept], said = bounded([execution(run_id=RUN, ended=BEGAN + 400 * DAY)], NOW)
-    assert (kept.ended, len(said)) == (NOW, 1)
 
 
 @pytest.mark.parametrize("name", ["waited_s", "saved_s", "number"])

@@ -19,10 +19,6 @@ def test_no_other_interval_is_expected_to_lose_much_less(stall_s: float, mtbf_s:
     assert expected_loss(found, stall_s, mtbf_s, 60) <= least * 1.002
 
 
-def test_the_first_order_is_youngs() -> None:
-    assert interval(1.0, 100 * DAY_S) == pytest.approx(math.sqrt(2 * 100 * DAY_S), rel=1e-3)
-
-
 @pytest.mark.parametrize(("interval_s", "stall_s", "mtbf_s"), [(600.0, 5.0, 3600.0), (2000.0, 60.0, 3600.0)])
 def test_the_expected_loss_is_what_a_simulation_loses(interval_s: float, stall_s: float, mtbf_s: float) -> None:
     draw, worked_s, wall_s, restart_s = random.Random(1), 0.0, 0.0, 120.0
@@ -39,7 +35,8 @@ def test_the_expected_loss_is_what_a_simulation_loses(interval_s: float, stall_s
     assert 1 - worked_s / wall_s == pytest.approx(expected_loss(interval_s, stall_s, mtbf_s, restart_s), rel=0.03)
 
 
-def test_limits() -> None:
+def test_limits_and_the_first_order_which_is_youngs() -> None:
+    assert interval(1.0, 100 * DAY_S) == pytest.approx(math.sqrt(2 * 100 * DAY_S), rel=1e-3)
     assert interval(0, DAY_S) == 0
     assert interval(5, math.inf) == math.inf
     assert interval(3 * DAY_S, DAY_S) == 4 * DAY_S  # nothing is left but to work for a mean time between failures

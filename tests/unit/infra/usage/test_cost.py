@@ -21,14 +21,12 @@ def test_node_seconds_times_price(node_seconds: float, usd: float) -> None:
     assert (found.usd_per_hour, found.price_date) == (36.0, "2026-11-09")
 
 
-def test_an_unknown_price_is_unknown() -> None:
+def test_an_unknown_price_is_unknown_and_so_is_a_sum_with_it_which_tells_the_rest() -> None:
     found = cost(60, UNKNOWN)
     assert (found.usd, found.unpriced_s, found.money) == (None, 60, "unknown")
     assert found.machine == "the pool gpu, which the price book does not have"
     assert found.to_json()["usd"] is None
-
-
-def test_a_sum_with_an_unknown_part_is_unknown_and_tells_the_rest() -> None:
+    assert total([], UNKNOWN).usd is None
     both = total([cost(3600, BIG), cost(60, UNKNOWN)], BIG)
     assert (both.usd, both.amounts, both.unpriced_s, both.node_seconds) == (None, {"USD": 36.0}, 60, 3660)
     assert both.money == "at least 36.0000 USD"
@@ -39,11 +37,7 @@ def test_currencies_are_not_added_to_each_other() -> None:
     both = total([cost(3600, BIG), cost(3600, EUROS)], EUROS)
     assert (both.usd, both.money) == (None, "36.0000 EUR + 36.0000 USD")
     assert total([cost(3600, BIG)], BIG).usd == 36.0
-
-
-def test_nothing_at_a_known_price_costs_nothing() -> None:
     assert total([], BIG).usd == 0.0
-    assert total([], UNKNOWN).usd is None
 
 
 def test_a_cost_of_an_earlier_run_without_a_price_is_unknown() -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from infra.usage import gang_by_its_nodes
 
 WHERE = "trainings/k-0"
 BEGAN = 1_764_000_000.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def write(store: Store, number: int, run_id: str = "r1") -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, open_store
-from infra.weights import compare, num_bytes, weights
+from infra.weights import compare, weights
 from tests.support.damage import overwrite
 
 FIRST = "trainings/e9d60c325e5da602f6f0e655e052167d0c60c7ba-0/checkpoints/45-g0"
@@ -58,10 +58,6 @@ def test_the_tensors_are_those_of_the_safetensors_library(store: Store) -> None:
     ours = dict(weights(store, store.manifest(FIRST).ref))
     assert sorted(ours) == sorted(theirs) == ["net.0.bias", "net.0.weight", "net.2.bias", "net.2.weight"]
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
-    assert (
-        num_bytes(store, store.manifest(FIRST).ref)
-        == (Path(store.uri) / FIRST / "weights-0.safetensors").stat().st_size
-    )
 
 
 def test_two_checkpoints_side_by_side(store: Store) -> None:
@@ -89,9 +85,8 @@ def test_pieces_of_several_ranks_and_bfloat16_make_the_same_tensor(store: Store)
     assert (one.name, one.same, one.shapes) == ("w", True, ((4, 2), (4, 2)))
 
 
-def test_other_shapes_and_names_are_told_apart(store: Store) -> None:
-    whole = np.ones((4, 2), dtype=np.float32)
-    made = {"weights-0.safetensors": save({"w": whole})}
+def test_other_names_are_told_apart(store: Store) -> None:
+    made = {"weights-0.safetensors": save({"w": np.ones((4, 2), dtype=np.float32)})}
     first = sealed(store, "trainings/a-0/checkpoints/1-g0", made, {"w": [piece("weights-0.safetensors")]})
     second = sealed(store, "trainings/b-0/checkpoints/1-g0", made, {"v": [piece("weights-0.safetensors")]})
     found = compare((store, store), (first, second))

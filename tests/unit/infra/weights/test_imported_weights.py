@@ -17,20 +17,16 @@ from safetensors.numpy import save
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import InitSpec
-from infra.store import Store, open_store
+from infra.store import Store
 from infra.weights import check_import, import_weights
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.reseal import reseal
 from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("home")
 ONE = save({"w": np.ones((2, 3), np.float32)})
 TWO = save({"b": np.zeros(4, np.float16)})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 def sha256(data: bytes) -> str:
@@ -47,8 +43,7 @@ def imported(store: Store, root: Path, weights: str, digest: str, **more: Any) -
 
 
 def test_the_same_content_is_one_parent_however_it_is_called_and_digested(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(ONE)
-    (tmp_path / "elsewhere").mkdir()
+    write_files(tmp_path, {"a.safetensors": ONE, "elsewhere/README.md": ""})
     (tmp_path / "elsewhere" / "b.safetensors").symlink_to(tmp_path / "a.safetensors")
     first = imported(store, tmp_path, "a.safetensors", sha256(ONE))
     second = imported(store, tmp_path, str(tmp_path / "elsewhere/b.safetensors"), f"blake3:{blake3(ONE).hexdigest()}")
@@ -64,8 +59,8 @@ def test_what_is_imported_is_not_fetched_again_unless_it_is_damaged(store: Store
     (tmp_path / "a.safetensors").unlink()
     assert imported(store, tmp_path, "a.safetensors", sha256(ONE)) == first
     overwrite(Path(store.uri) / first.uri / "model.safetensors", TWO)
+    (tmp_path / "model.pt").touch()
     for name in ("a.safetensors", "model.pt"):
-        (tmp_path / "model.pt").write_bytes(b"")
         with pytest.raises(UsageError, match=rf"no weights at {name}\. Name a file that ends in \.safetensors, or"):
             imported(store, tmp_path, name, sha256(ONE))
     (tmp_path / "a.safetensors").write_bytes(ONE)
@@ -73,11 +68,8 @@ def test_what_is_imported_is_not_fetched_again_unless_it_is_damaged(store: Store
 
 
 def test_a_folder_goes_by_the_digest_of_its_list_as_sha256sum_prints_it(store: Store, tmp_path: Path) -> None:
-    folder = tmp_path / "run[1]"
-    folder.mkdir()
-    (folder / "one.safetensors").write_bytes(ONE)
-    (folder / "two.safetensors").write_bytes(TWO)
-    (folder / "README.md").write_text("not weights")
+    files = {"one.safetensors": ONE, "two.safetensors": TWO, "README.md": "not weights"}
+    folder = write_files(tmp_path / "run[1]", files)
     listed = subprocess.run("sha256sum *.safetensors", shell=True, cwd=folder, capture_output=True, check=True).stdout
     assert sha256(listed) == of_folder(one=ONE, two=TWO)
     ref = imported(store, tmp_path, "run[1]/", sha256(listed))
@@ -143,8 +135,7 @@ RESEALED = {
 def test_weights_that_were_sealed_anew_under_the_old_digest_are_not_used(
     case: str, store: Store, tmp_path: Path
 ) -> None:
-    for name, data in BOTH.items():
-        (tmp_path / f"{name}.safetensors").write_bytes(data)
+    write_files(tmp_path, {f"{name}.safetensors": data for name, data in BOTH.items()})
     place, digest, changed = RESEALED[case]
     honest = imported(store, tmp_path, place, digest)
     check_import(store, store.verify(honest))

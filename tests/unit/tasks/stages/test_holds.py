@@ -12,7 +12,7 @@ from data_contracts.errors import OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.models import registry
 from infra.records.receipts import Holds
-from infra.store import Store, layout, open_store
+from infra.store import Store, Versioned, layout, open_store
 from tasks.run.resolve import find_version
 from tasks.stages.rollback import release, rollback
 from tests.unit.tasks.stages.test_promote import Place
@@ -123,26 +123,26 @@ def test_a_release_needs_a_reason_and_may_name_the_checkpoints_id(small: Store, 
     assert now(small) == (1, [2])
 
 
-def sealed_earlier(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
+def sealed_earlier(store: Store, expected: Versioned, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
     """A receipt as it was sealed before holds were kept."""
     model, alias = receipt.model, receipt.alias
-    before = provenance["previous_receipt"]
+    before = expected.value["receipt"]
     about = {"model": model, "alias": alias, "decision": receipt.decision, "version": receipt.version,
-             "previous_receipt": before and before["id"]}  # fmt: skip
+             "previous_receipt": before["id"]}  # fmt: skip
     k = len(store.list(layout.history(model, alias)))
     writer = store.writer(layout.receipt(model, alias, k))
     entry = writer.put("receipt.json", canonical(receipt.model_copy(update={"ref": None}).to_json()))
-    return writer.seal("receipt", about, provenance, files=[entry])
+    return writer.seal("receipt", about, {**provenance, "previous_receipt": before, "alias_schema": 2}, files=[entry])
 
 
 def test_an_earlier_rollback_is_recognised(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(registry, "_seal_receipt", sealed_earlier)
+        earlier.setattr(registry, "_seal_next", sealed_earlier)
         for _ in range(2):
             back(small)
     assert now(small) == (1, [3, 2])
     with monkeypatch.context() as earlier:
-        earlier.setattr(registry, "_seal_receipt", sealed_earlier)
+        earlier.setattr(registry, "_seal_next", sealed_earlier)
         back(small, 3)
     assert now(small) == (3, [2, 1])
     back(small, 2)
