@@ -30,7 +30,7 @@ from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, RowPositi
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.quoting import column_shown
 from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
-from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests
+from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests, group_starts
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
@@ -66,10 +66,6 @@ class Near:
         first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
         assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
         return cls(sides, first_rows, np.zeros(int(first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1)))
-
-    def side_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each row's side."""
-        return np.searchsorted(self.first_rows, rows, "right") - 1
 
     def is_noted(self, text: Same, other: Same) -> bool:
         """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
@@ -177,8 +173,8 @@ def _buckets(banded: Spilled, near: Near) -> Iterator[tuple[NDArray[np.int64], N
         key, row = table.column("key").to_numpy(), table.column("row").to_numpy()
         order = np.lexsort((row, key))
         key, row = key[order], row[order]
-        side = near.side_of(row)
-        begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+        side = np.searchsorted(near.first_rows, row, "right") - 1
+        begins = group_starts(key)
         use = uses[side]
         low, high = np.minimum.reduceat(use, begins), np.maximum.reduceat(use, begins)
         ends = np.append(begins[1:], len(key))

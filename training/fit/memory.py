@@ -119,19 +119,6 @@ def _bytes(tensors: Any) -> int:
     return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
 
-class _Batches:
-    """A loader of which only the length is asked."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-
 @contextlib.contextmanager
 def default_type(config: Mapping[str, Any]) -> Iterator[None]:
     """Let new tensors have the type that a `-true` precision of the Trainer's config gives them."""
@@ -152,7 +139,7 @@ def with_trainer(module: LightningModule, config: Mapping[str, Any], steps: int)
     lasts = {name: config[name] for name in ("max_steps", "max_epochs") if config.get(name) is not None}
     lasts.setdefault("max_epochs", -1 if "max_steps" in lasts else 1_000)  # Lightning sets this when it fits
     module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **lasts)
-    attach_loader(module.trainer, module, _Batches(steps or STEPS))
+    attach_loader(module.trainer, module, range(steps or STEPS))  # only its length is asked
 
 
 def optimizers_of(made: Any) -> Iterator[torch.optim.Optimizer]:

@@ -20,6 +20,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def placed_reader(self, reader: TensorReader) -> Get:
         """Reads a checkpoint's tensors by name; of a sharded parameter, this rank's part."""
-        return _PlacedReader(reader, self._templates()).read
+        return partial(_read_placed, reader, self._templates())
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -254,7 +255,8 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         # Groups of a subset of the ranks have torch's own timeout.
         for name in names:
             _set_pg_timeout(self._collective_timeout, mesh.get_group(name))
-        self._whole = unsharded(module)
+        # Nothing of a number could be sharded.
+        self._whole = [parameter for parameter in module.parameters() if not parameter.dim()]
         for unit in [*units(module, self._shard_modules), module]:
             fully_shard(unit, mesh=mesh, ignored_params=set(self._whole))
         # A step that calls submodules directly bypasses the root's forward, where parameters are gathered.
@@ -295,32 +297,23 @@ def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) 
                     )
 
 
-class _PlacedReader:
-    """Reads a tensor with its parameter's placement: for a sharded parameter, this rank's part alone."""
-
-    def __init__(self, reader: TensorReader, templates: Mapping[str, torch.Tensor]) -> None:
-        self._reader = reader
-        self._templates = templates
-
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name, on the parameter's device."""
-        entry = self._reader.entry(name)
-        # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
-        like = self._templates.get(plain_name(name), self._templates.get("/".join(name.split("/")[:4])))
-        if not isinstance(like, DTensor):
-            return self._reader.read(name)
-        mesh = like.device_mesh
-        if tuple(like.shape) == entry.shape:
-            shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
-            part = self._reader.read_part(name, offset, shape).to(mesh.device_type)
-            return DTensor.from_local(
-                part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-            )
-        whole = self._reader.read(name)
-        if not entry.sharded:
-            return whole
-        # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
-        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+def _read_placed(reader: TensorReader, templates: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A tensor on its parameter's device and with its placement: of a sharded parameter, this rank's part alone."""
+    entry = reader.entry(name)
+    # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
+    like = templates.get(plain_name(name), templates.get("/".join(name.split("/")[:4])))
+    if not isinstance(like, DTensor):
+        return reader.read(name)
+    mesh = like.device_mesh
+    if tuple(like.shape) == entry.shape:
+        shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
+        part = reader.read_part(name, offset, shape).to(mesh.device_type)
+        return DTensor.from_local(part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
+    whole = reader.read(name)
+    if not entry.sharded:
+        return whole
+    # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
+    return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _average_gradients(numbers: Sequence[nn.Parameter]) -> None:
@@ -420,11 +413,6 @@ def units(module: nn.Module, shard_modules: list[str] | int | None) -> list[nn.M
         modules += _of_other_types(unit, own, places)
         modules.append(unit)
     return modules[:-1]
-
-
-def unsharded(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are one number: nothing of them could be sharded, so every rank holds them."""
-    return [parameter for parameter in module.parameters() if not parameter.dim()]
 
 
 class _Places:

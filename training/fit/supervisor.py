@@ -107,7 +107,7 @@ class Supervisor(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that all state can be saved."""
         try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
-        self._saver.meet()
+        self._saver.background.meet(trainer.world_size)
         self._agreement.meet(trainer.world_size)
         if self._plan is None:
             warn_of_batch_size(trainer, self._context)
@@ -131,7 +131,7 @@ class Supervisor(L.Callback):
             # Again, because hooks of the module that ran since then may have made more state.
             try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
             if self._resume.begin(trainer, fetcher, done):
-                self._loss.begin(self._samples(trainer))
+                self._loss.fine(self._samples(trainer), weights=True)  # those of a checkpoint are finite
             self._cadence.begin()
         if done % trainer.accumulate_grad_batches:
             return
@@ -155,8 +155,8 @@ class Supervisor(L.Callback):
         self.activity.enter("hooks")
 
     def finish_saving(self) -> None:
-        """Let a checkpoint that is being saved finish, before this rank ends."""
-        self._saver.finish_pending()
+        """Let a checkpoint that is being saved finish, before this rank ends with an error: its steps are good."""
+        self._saver.background.wait_quietly(SAVED_WITHIN_S)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state that a resumed run needs and Lightning does not save."""
@@ -182,7 +182,7 @@ class Supervisor(L.Callback):
             # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
         if flag == NOT_SAVED:
-            self._saver.wait()
+            self._saver.background.wait()
         samples = self._samples(trainer)
         if flag > WRONG:
             raise diverged(trainer, flag - WRONG, self._loss.since(flag - WRONG, samples), samples)
@@ -195,7 +195,7 @@ class Supervisor(L.Callback):
         return flag
 
     def _own_flag(self, trainer: L.Trainer) -> int:
-        if self._saver.failed:
+        if self._saver.background.failed:
             return NOT_SAVED
         asked = self._agreement.stop_signalled or self._reports.stop_asked
         if asked or self._stops_here(trainer):
@@ -219,7 +219,7 @@ class Supervisor(L.Callback):
             saver.save(trainer, state, own, metrics, self._samples(trainer), held_loss)
             self._cadence.begin()
         if wait:
-            saver.wait()
+            saver.background.wait()
         else:
             self._reports.stalled(time.monotonic() - began)
         self.activity.enter("between")
@@ -309,6 +309,7 @@ class Saver:
     Attributes:
         last: the newest checkpoint that is sealed: written here or resumed from.
         step: the step of the newest checkpoint that was begun.
+        background: the thread that writes it.
     """
 
     def __init__(self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None) -> None:
@@ -317,26 +318,9 @@ class Saver:
         self._context, self._store, self._reports = context, store, reports
         self._history, self._plan = history, plan
         self._staging = Staging()
-        self._background = BackgroundWork()
+        self.background = BackgroundWork()
         self._generations: list[dict[str, Any]] | None = None
         self._codes = read_codes(context.scratch)
-
-    def meet(self) -> None:
-        """Create the background thread's group. Collective; call it once the ranks have found each other."""
-        self._background.meet(self._context.world_size)
-
-    @property
-    def failed(self) -> bool:
-        """Whether saving the newest checkpoint failed; `wait` raises the cause."""
-        return self._background.failed
-
-    def wait(self) -> None:
-        """Wait until the newest checkpoint is sealed; raises the cause if it could not be."""
-        self._background.wait()
-
-    def finish_pending(self) -> None:
-        """Let a pending checkpoint finish before the rank ends with another error: its steps are good."""
-        self._background.wait_quietly(SAVED_WITHIN_S)
 
     def save(
         self,
@@ -358,7 +342,7 @@ class Saver:
         """
         context, step = self._context, trainer.global_step
         # The previous capture's staging buffers are reused.
-        self._background.wait()
+        self.background.wait()
         taken = capture(state, own, context.rank, staging=self._staging)
         facts = {
             "step": step,
@@ -375,14 +359,14 @@ class Saver:
 
         def work() -> None:
             with self._reports.saving(step):
-                ref = save(place, taken, context.world_size, history, self._background.group)
+                ref = save(place, taken, context.world_size, history, self.background.group)
             origin = {"key": context.key, "training": context.training, "generation": context.generation}
             self.last = Checkpoint(ref=ref, **origin, **facts, **skipped)
             if context.rank == 0:
                 self._reports.sealed(self.last)
 
         self.step = step
-        self._background.start(work)
+        self.background.start(work)
 
     def _generations_to(self, device: torch.device) -> Mapping[str, object]:
         """The part of the provenance that lists the generations up to here; {} on all ranks but the one that seals.

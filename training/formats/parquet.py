@@ -67,12 +67,6 @@ def encode(table: pa.Table) -> Iterator[memoryview]:
         yield from written.taken()
 
 
-def write_shard(table: pa.Table, path: Path) -> None:
-    """Write what `encode` gives to a new file."""
-    with path.open("wb") as file:
-        file.writelines(encode(table))
-
-
 def _row_group_rows(table: pa.Table) -> int:
     size = sum(_value_bytes(column) for column in table.columns)
     return max(1, min(ROW_GROUP_ROWS, table.num_rows * ROW_GROUP_BYTES // max(1, size)))

@@ -17,11 +17,11 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -153,7 +153,7 @@ class Split:
         """Batches of `size` of these rows, (n,), not yet transformed.
 
         Args:
-            soon: as in `Rows.gather`.
+            soon: as in `AllRows.gather`.
         """
         with self._reading:
             gathered = self._rows.gather(rows, pin, soon)
@@ -298,25 +298,32 @@ def _make(folder: Path, columns: list[Column], shards: Shards) -> None:
     draft.mkdir()
     at = "the first shard"
     try:
-        files: dict[str, dict[str, Any]] = {}
-        with _writing(draft, columns, files) as outs:
+        layout = {}
+        with ExitStack() as opened:
+            outs = [_Out(opened.enter_context((draft / f"{place}.bin").open("wb"))) for place in range(len(columns))]
             for number in range(len(shards)):
                 at = f"shard {number} of split {shards.split}"
                 _decode(shards, number, columns, outs)
-        (draft / LAYOUT).write_text(json.dumps(files))
-        _sync(draft / LAYOUT)
+            for place, out in enumerate(outs):
+                layout[f"{place}.bin"] = {
+                    "bytes": out.file.tell(),
+                    "blake3": out.hasher.hexdigest(),
+                    "ends": out.ends,
+                }
+                _sync(out.file)
+        with (draft / LAYOUT).open("w") as file:
+            json.dump(layout, file)
+            _sync(file)
         (draft / CHECKED).write_text(_launch())
         os.rename(draft, folder)
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
         what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails ({error.strerror})"
         raise StorageUnavailable(
             f"The disk of the cache {folder.parent} {what}: decoding stopped at {at}.",
             remedy="Free space there, name another folder with TRAINWRIGHT_HOME, or lower train.loader.cache_bytes.",
         ) from error
-    except BaseException:
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def _decode(shards: Shards, number: int, columns: list[Column], outs: list[_Out]) -> None:
@@ -332,9 +339,8 @@ def _decode(shards: Shards, number: int, columns: list[Column], outs: list[_Out]
 class _Out:
     """The file of one column: raw values of fixed rows, or one Arrow record batch per shard."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = path.open("wb")
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
         self.hasher = files.new_hasher()
         self.ends: list[int] = []
         self._parts: list[pa.Array] = []
@@ -359,20 +365,6 @@ class _Out:
     def _append(self, data: memoryview) -> None:
         self.file.write(data)
         self.hasher.update(data)
-
-
-@contextmanager
-def _writing(folder: Path, columns: list[Column], files: dict[str, dict[str, Any]]) -> Iterator[list[_Out]]:
-    outs = [_Out(folder / f"{place}.bin") for place in range(len(columns))]
-    try:
-        yield outs
-        for out in outs:
-            out.file.flush()
-            os.fsync(out.file.fileno())
-            files[out.path.name] = {"bytes": out.file.tell(), "blake3": out.hasher.hexdigest(), "ends": out.ends}
-    finally:
-        for out in outs:
-            out.file.close()
 
 
 def _map(folder: Path, columns: list[Column], shards: Shards) -> list[Any]:
@@ -424,6 +416,6 @@ def _make_room(base: Path, most_bytes: int) -> None:
     files.make_room(found, lambda: sum(size for path, size in sizes.items() if path.exists()) <= most_bytes)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

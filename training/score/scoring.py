@@ -425,13 +425,7 @@ class Latency(L.Callback):
         """Take its time."""
         self._taken_s.append(_now(module) - self._since)
 
-    def on_test_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        """Begin to time a batch."""
-        self._since = _now(module)
-
-    def on_test_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        """Take its time."""
-        self._taken_s.append(_now(module) - self._since)
+    on_test_batch_start, on_test_batch_end = on_predict_batch_start, on_predict_batch_end
 
 
 def size_bytes(module: L.LightningModule) -> int:

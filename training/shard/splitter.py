@@ -557,41 +557,31 @@ class Shared:
     keys: int
 
 
-class Sides:
-    """Records in which splits each key was seen."""
+def note_sides(
+    spill: Spill, digests: NDArray[np.uint64], of_row: NDArray[np.int16], names: Sequence[str], at: UnitRow
+) -> None:
+    """Record in which splits keys were seen: the digests of the rows' keys, (rows, 2), and their splits, (rows,).
 
-    def __init__(self, folder: Path, run_bytes: int, keep_bytes: int) -> None:
-        self._spill = Spill(folder, run_bytes, keep_bytes)
-
-    def note(
-        self, digests: NDArray[np.uint64], of_row: NDArray[np.int16], names: Sequence[str], unit: int, first_row: int
-    ) -> None:
-        """Record rows: the digests of their keys, (rows, 2), and their splits, (rows,).
-
-        Rows that are left out are in no split.
-        """
-        kept = np.flatnonzero(of_row != LEFT_OUT)
-        if not len(kept):
-            return
-        key, rest, split = digests[kept, 0], digests[kept, 1], of_row[kept]
-        # One record for each key and split of a batch, with the first and the last of its rows.
-        order = np.lexsort((kept, split, rest, key))
-        key, rest, split, rows = key[order], rest[order], split[order], kept[order] + first_row
-        begins = group_starts(key, rest, split)
-        ends = np.append(begins[1:], len(key)) - 1
-        columns = {
-            "key": key[begins],
-            "rest": rest[begins],
-            "split": pa.array(list(names), pa.string()).take(pa.array(split[begins])),
-            "unit": np.full(len(begins), unit, np.int64),
-            "first": rows[begins],
-            "last": rows[ends],
-        }
-        self._spill.put("", key[begins], pa.table(columns, schema=_SCHEMA))
-
-    def close(self) -> Spilled:
-        """All records."""
-        return self._spill.close()
+    Rows that are left out are in no split. `at`: place of the first row.
+    """
+    kept = np.flatnonzero(of_row != LEFT_OUT)
+    if not len(kept):
+        return
+    key, rest, split = digests[kept, 0], digests[kept, 1], of_row[kept]
+    # One record for each key and split of a batch, with the first and the last of its rows.
+    order = np.lexsort((kept, split, rest, key))
+    key, rest, split, rows = key[order], rest[order], split[order], kept[order] + at[1]
+    begins = group_starts(key, rest, split)
+    ends = np.append(begins[1:], len(key)) - 1
+    columns = {
+        "key": key[begins],
+        "rest": rest[begins],
+        "split": pa.array(list(names), pa.string()).take(pa.array(split[begins])),
+        "unit": np.full(len(begins), at[0], np.int64),
+        "first": rows[begins],
+        "last": rows[ends],
+    }
+    spill.put("", key[begins], pa.table(columns, schema=_SCHEMA))
 
 
 def find_shared(noted: Spilled, first_rows: Sequence[int]) -> Shared | None:

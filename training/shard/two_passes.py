@@ -172,7 +172,7 @@ def shard_files(sharding: Sharding) -> Sharded:
     try:
         return _shard(sharding)
     except NotExtended as error:
-        return replace(_shard(replace(sharding, files=sharding.every, earlier=None)), anew=error.reason)
+        return replace(_shard(replace(sharding, files=sharding.every, earlier=None)), anew=str(error))
 
 
 def _shard(sharding: Sharding) -> Sharded:

@@ -310,11 +310,7 @@ def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:
 
 
 class NotExtended(Exception):
-    """New files cannot be added to a dataset as its shards are; `reason` says why, after "because"."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """New files cannot be added to a dataset as its shards are; its text says why, after "because"."""
 
 
 @dataclass(frozen=True)

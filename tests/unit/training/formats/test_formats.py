@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("name", ["parquet", "tfrecord"])
 
 def _write(name: str, table: pa.Table, folder: Path) -> Path:
     path = folder / f"shard{formats.get(name).SUFFIX}"
-    formats.get(name).write_shard(table, path)
+    formats.write_shard(name, table, path)
     return path
 
 

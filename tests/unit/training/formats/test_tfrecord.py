@@ -15,6 +15,7 @@ from tests.support.shard_rows import shard_reader
 from tests.support.splits import normalised
 from tests.unit.training.formats import reference
 from tests.unit.training.formats import rows as kinds
+from training import formats
 from training.formats import kernels, tfrecord
 
 read_shard = shard_reader("tfrecord")
@@ -130,7 +131,7 @@ def test_a_type_that_an_example_cannot_hold_is_never_read_as_nulls():
 
 def test_a_record_is_framed_by_length_and_masked_checksums(tmp_path):
     path = tmp_path / "x.tfrecord"
-    tfrecord.write_shard(pa.table({"a": [5, 5]}), path)
+    formats.write_shard("tfrecord", pa.table({"a": [5, 5]}), path)
     assert path.read_bytes() == 2 * reference.record(FIVE)
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
 
@@ -192,7 +193,7 @@ def test_protobuf_itself_reads_ours_and_we_read_its(rows):
 def test_every_flipped_bit_is_noticed_at_its_record(tmp_path):
     path = tmp_path / "train-00003.tfrecord"
     table = pa.table({"a": [5, 5]})
-    tfrecord.write_shard(table, path)
+    formats.write_shard("tfrecord", table, path)
     whole = path.read_bytes()
     for bit in range(len(whole) * 8):
         data = bytearray(whole)
@@ -215,7 +216,7 @@ def test_every_flipped_bit_is_noticed_at_its_record(tmp_path):
 )
 def test_rows_of_another_schema_are_refused(column, type_, sentence, tmp_path):
     path = tmp_path / "x.tfrecord"
-    tfrecord.write_shard(pa.table({"a": pa.array(column)}), path)
+    formats.write_shard("tfrecord", pa.table({"a": pa.array(column)}), path)
     with pytest.raises(CorruptError, match=f"Shard x.tfrecord, {sentence}"):
         read_shard(path, pa.schema([("a", type_)]))
 
@@ -226,7 +227,7 @@ def test_blocks_are_joined_in_order(read_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "READ_BYTES", read_bytes)
     # The lists are null in the first block and in row 3; records differ in length.
     table = normalised(pa.table({"x": range(10), "l": [[n] * (n % 3) if n > 3 else None for n in range(10)]}))
-    tfrecord.write_shard(table, tmp_path / "x")
+    formats.write_shard("tfrecord", table, tmp_path / "x")
     assert read_shard(tmp_path / "x", table.schema).equals(table)
     assert all(block.num_rows <= 3 for block in tfrecord.read_blocks(tmp_path / "x", table.schema))
     # Rows 0 to 3 have no list; byte 120 is where row 4's record begins.
@@ -240,7 +241,7 @@ def test_the_bytes_do_not_depend_on_what_is_written_at_a_time(most, tmp_path, mo
     monkeypatch.setattr(tfrecord, "WRITE_BYTES", most)
     monkeypatch.setattr(tfrecord, "BLOCK_BYTES", most)
     table = pa.concat_tables([normalised(kinds.every_kind())] * 5)
-    tfrecord.write_shard(table, tmp_path / "x")
+    formats.write_shard("tfrecord", table, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == b"".join(map(reference.record, reference.messages(table)))
 
 
@@ -249,7 +250,7 @@ def test_the_bytes_do_not_depend_on_what_is_written_at_a_time(most, tmp_path, mo
 def test_every_truncation_is_noticed_at_its_record(cut, read_bytes, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "x"
     table = normalised(kinds.every_kind())
-    tfrecord.write_shard(table, path)
+    formats.write_shard("tfrecord", table, path)
     sizes = [len(reference.record(message)) for message in reference.messages(table)]
     cut %= sum(sizes)
     path.write_bytes(path.read_bytes()[:cut])

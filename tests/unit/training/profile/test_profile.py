@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from training.loader.loaders import ReadyBatches
 from training.profile import (
     NamedParts,
-    ReadyBatches,
     exchange_s,
     operations_of,
     steps_of,

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from training.shard.spill import Spill
 from training.shard.splitter import (
     REQUIRED,
-    Sides,
     Splitter,
     cut,
     find_shared,
     in_order,
     judge,
     keys_of,
+    note_sides,
     refuse_empty,
     refuse_shared,
 )
@@ -50,12 +51,12 @@ class Assigned:
         splitter = Splitter(spec, table.schema, bounds, sensitive)
         first_rows = [unit_rows * unit for unit in range(len(pieces) + 1)]
         with tempfile.TemporaryDirectory() as folder:
-            sides = Sides(Path(folder), 100, 0)  # a run holds one or two records
+            sides = Spill(Path(folder), 100, 0)  # a run holds one or two records
             found = []
             for unit, piece in enumerate(pieces):
                 found.append(splitter.assign(piece, (unit, 0)))
                 if spec.key is not None and (spec.time or spec.column) and not splitter.notes.spoilt:
-                    sides.note(splitter.digests(piece), found[-1], splitter.names, unit, 0)
+                    note_sides(sides, splitter.digests(piece), found[-1], splitter.names, (unit, 0))
             judge(splitter.notes, spec, first_rows, sensitive)
             shared = find_shared(sides.close(), first_rows)
             if shared is not None:
