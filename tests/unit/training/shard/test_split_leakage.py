@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from training.shard import splitter
 from training.shard.spill import Spill
-from training.shard.splitter import Shared, find_shared
+from training.shard.splitter import Shared, find_shared, note_sides
 
 NAMES = ["train", "val", "test"]
 rows = st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 2)), min_size=1, max_size=50)
