@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from training.checkpoint.saver import BackgroundWork
 
 
@@ -25,17 +23,3 @@ def test_work_runs_behind_and_the_next_waits_for_it() -> None:
     background.wait()
     assert ends == ["first", "second"]
     assert not background.failed
-
-
-def test_what_fails_behind_is_raised_by_whoever_waits_or_starts_next() -> None:
-    background = BackgroundWork()
-
-    def fails() -> None:
-        raise OSError("no room")
-
-    background.start(fails)
-    with pytest.raises(OSError, match="no room"):
-        background.wait()
-    assert background.failed
-    with pytest.raises(OSError, match="no room"):
-        background.start(lambda: None)

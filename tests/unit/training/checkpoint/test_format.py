@@ -28,9 +28,7 @@ from training.checkpoint.saver import (
     merge,
     read_history,
     read_rank_state,
-    restore_rng,
     save,
-    seed_rank,
 )
 
 
@@ -115,16 +113,6 @@ def test_weights_are_plain_safetensors_under_their_own_names_and_tied_ones_store
     assert set(found) == {"inlet.weight", "inlet.bias", "outlet.bias", "mask"}
     assert torch.equal(found["inlet.weight"], module.inlet.weight)
     assert torch.equal(dict(read_tensors(folder))["state_dict/outlet.weight"], module.inlet.weight)
-
-
-def test_a_capture_does_not_change_when_training_goes_on(tmp_path: Path) -> None:
-    module = Net()
-    taken = capture({"state_dict": module.state_dict()}, {}, 0)
-    before = module.inlet.bias.clone()
-    with torch.no_grad():
-        module.inlet.bias.add_(1)
-    write_tensors(taken, tmp_path)
-    assert torch.equal(load_file(tmp_path / "weights-0.safetensors")["inlet.bias"], before)
 
 
 def test_what_a_module_is_rebuilt_from_is_sealed_in_its_own_order(stored: Callable[..., Path]) -> None:
@@ -372,27 +360,10 @@ def test_a_capture_takes_the_memory_of_the_one_before() -> None:
     staging, weight = Staging(), torch.ones(4)
     first = capture({"w": weight, "n": torch.tensor(1)}, {}, 0, staging=staging)
     weight += 1
+    assert first.files["state-0.safetensors"]["w"].tolist() == [1.0] * 4, "training goes on without it"
     second = capture({"w": weight, "n": torch.tensor([1, 2])}, {}, 0, staging=staging)
     [one], [two] = first.files.values(), second.files.values()
     assert one["w"].data_ptr() == two["w"].data_ptr()
     assert (two["w"].tolist(), two["n"].tolist()) == ([2.0] * 4, [1, 2])
     fresh = capture({"w": weight}, {}, 0)
     assert fresh.files["state-0.safetensors"]["w"].data_ptr() != two["w"].data_ptr()
-
-
-def draws() -> tuple[float, float, float]:
-    import random
-
-    return random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-def test_generators_go_on_where_they_stood() -> None:
-    seed_rank(1, 0, 0)
-    draws()
-    torch.randn(3)
-    state = capture_rng()
-    expected = [draws() for _ in range(3)]
-    seed_rank(1, 0, 1)
-    assert draws() != expected[0]
-    restore_rng(state)
-    assert [draws() for _ in range(3)] == expected

@@ -78,13 +78,6 @@ def test_all_of_a_module_from_two_files(tmp_path: Path) -> None:
     assert [tensor.flatten()[0].item() for tensor in held] == [1, 2, 3, 4, 5]
 
 
-def test_a_float_of_another_width_is_converted(tmp_path: Path) -> None:
-    net = Net()
-    half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in full().items()}
-    begin(net, tmp_path / "w", True, half)
-    assert (net.base.weight.dtype, net.base.weight[0, 0].item()) == (torch.float32, 1.0)
-
-
 # what the file has, strict, what is said of it
 REFUSED: list[tuple[dict[str, Any], bool, str]] = [
     (full(**{"base.weight": None, "seen": None}), True, "3 tensors loaded, 2 missing (base.weight, seen). With strict: "

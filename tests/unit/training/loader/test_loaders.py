@@ -166,21 +166,6 @@ def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]
         loader.load_state_dict({"samples": 12})
 
 
-def test_the_thread_ends_with_the_loader(dataset: tuple[Path, Dataset]) -> None:
-    # Threads of earlier tests' loaders may end meanwhile.
-    earlier = set(threading.enumerate())
-
-    def threads() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "loader_0" and thread not in earlier]
-
-    [second] = loaders(dataset, 1)
-    next(iter(second))
-    [thread] = threads()
-    del second
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Dataset]) -> None:
     # Were it to run ahead, its random numbers would mix with those of the step.
     seen: list[tuple[list[int], str]] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, TrainwrightError, UsageError, UserCodeError
+from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
@@ -164,11 +164,3 @@ def test_a_document_that_cannot_be_cut(project: Path, tmp_path: Path, data: byte
     write(tmp_path, a=data)
     with pytest.raises(UsageError, match=sentence):
         done(request(project, tmp_path, "Words", 1))
-
-
-def test_a_document_that_changed(project: Path, tmp_path: Path) -> None:
-    write(tmp_path, a=b"one two")
-    asked = request(project, tmp_path, "Words")
-    (tmp_path / "corpus" / "a").write_bytes(b"one \xff")
-    with pytest.raises(CorruptError, match="corpus/a changed after this run resolved it"):
-        done(asked)

@@ -127,16 +127,6 @@ def test_the_size_of_lists_counts_those_that_were_tensors_in_their_batch():
     assert facts.sizes["all"].logical_bytes(facts.schema()) == 4 * 4 + 2 * 5
 
 
-def test_the_sizes_of_groups_that_come_together_are_those_of_their_rows():
-    rows = pa.table({"x": [["a"], ["bc", ""], None, ["def"]], "y": ["é", None, "", "z"], "z": [[1], [2], None, [3]]})
-    together, apart = Facts(), Facts()
-    together.look(["train", "val", "test"], np.array([0, 2, 0, 2], np.int16), rows)
-    for group, places in (("train", [0, 2]), ("test", [1, 3])):
-        apart.look([group], np.zeros(2, np.int16), rows.take(places))
-    assert together.sizes.pop("val").logical_bytes(together.schema()) == 0
-    assert together.sizes == apart.sizes
-
-
 def test_shards_aim_at_the_target_size(tmp_path):
     rows = pa.table({"id": range(10_000), "x": [b"%092d" % n for n in range(10_000)]})
     made = Shards(tmp_path, [rows], target_size_bytes=100_000, one_split="all")
