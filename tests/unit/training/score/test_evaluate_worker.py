@@ -151,8 +151,8 @@ def test_the_scores_of_a_sealed_set_are_apart_from_all_that_people_read(
 def test_layers_that_are_made_late_are_there_when_weights_are_loaded(
     request_of: EvaluateRequest, projects: tuple[Path, Path]
 ) -> None:
-    assert verified(request_of).tensors == 2
-    sys.modules.pop("model")
+    with own_modules():
+        assert verified(request_of).tensors == 2
     (projects[0] / "model.py").write_text(MODEL.replace("nn.Linear(4, 1)", "nn.Identity()"))
     with pytest.raises(CorruptError, match="the module has no layer.bias"):
         verified(request_of)

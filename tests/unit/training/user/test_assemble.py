@@ -264,7 +264,7 @@ def test_a_module_with_parameters_of_two_types_is_refused() -> None:
         r"train\.strategy: pair\.bias cannot be sharded: its module has parameters of several types \(bfloat16, "
         r"float32\)\. Give the module's parameters one type, or set train\.strategy: ddp without shard_modules\."
     )
+    module = nn.ModuleDict({"pair": nn.Linear(3, 3)})
+    module["pair"].bias = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
     with pytest.raises(UsageError, match=said):
-        module = nn.ModuleDict({"pair": nn.Linear(3, 3)})
-        module["pair"].bias = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
         units(module, None)
