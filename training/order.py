@@ -210,11 +210,6 @@ class Plan:
         starts = step * self.global_batch + (rank * self.accumulate + micro_step) * self.micro_batch
         return starts[:, None] + np.arange(self.micro_batch)
 
-    def position(self, samples: int) -> tuple[int, int]:
-        """Epoch and step of the cursor (samples consumed, over all ranks and epochs)."""
-        epoch, step = divmod(samples // self.global_batch, self.steps_per_epoch)
-        return epoch, step
-
 
 def make_plan(num_rows: int, train: TrainSpec, world_size: int) -> Plan:
     """The plan for a train split of `num_rows` rows on `world_size` ranks.

@@ -338,7 +338,7 @@ def _profiled(context: Context, request: ProfileRequest, report: Report) -> Step
         )
     if context.rank == 0:
         write_trace(steps.profiler, Path(request.folder) / TRACE)
-    spent = loader.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
+    spent = loader.split.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
     return _answer(request, context, plan, steps.profiler, spent)
 
 

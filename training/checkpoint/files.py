@@ -22,8 +22,8 @@ import math
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -388,7 +388,7 @@ def read_json(path: Path) -> Any:
     return parse_json(read_plain(path, MAX_JSON_BYTES))
 
 
-class TensorReader:
+class TensorReader(AbstractContextManager["TensorReader"]):
     """Reads tensors, whole or in part, from the files that hold their slices."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
@@ -398,12 +398,7 @@ class TensorReader:
         self._times = Counter(tuple(entry.slices) for entry in self.index.tensors.values())
         self._tied: dict[Any, torch.Tensor] = {}
 
-    def __enter__(self) -> TensorReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()

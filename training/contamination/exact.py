@@ -188,13 +188,11 @@ def _bodies(values: pa.Array) -> NDArray[np.uint8]:
         numbers = values.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
         numbers[np.isnan(numbers)] = np.nan  # one of the many
         return _bytes_of(numbers.view(np.uint64))
-    if pa.types.is_unsigned_integer(type_):
-        return _bytes_of(values.cast(pa.uint64()).fill_null(0).to_numpy(zero_copy_only=False))
-    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        return _bytes_of(values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64))
-    if pa.types.is_temporal(type_):
-        narrow = pa.types.is_date32(type_) or pa.types.is_time32(type_)
-        whole = values.cast(pa.int32()).cast(pa.int64()) if narrow else values.cast(pa.int64())
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        values = values.cast(pa.int32())
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_temporal(type_):
+        # The bits of a large unsigned number are those of a negative one.
+        whole = values.cast(pa.int64(), safe=False)
         return _bytes_of(whole.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64))
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         return _lists(values)

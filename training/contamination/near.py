@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -45,7 +44,6 @@ MISSED = 0.005
 LONGEST = 2**20
 
 
-@dataclass
 class Near:
     """Which rows are near duplicates of rows in which sides.
 
@@ -55,17 +53,13 @@ class Near:
         examples: (earlier, later) → row of later → the first row of earlier that was found.
     """
 
-    sides: Sequence[OpenSide]
-    first_rows: NDArray[np.int64]
-    near_of: NDArray[np.unsignedinteger]
-    examples: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, sides: Sequence[OpenSide]) -> Near:
+    def __init__(self, sides: Sequence[OpenSide]) -> None:
         """Nothing is found yet."""
-        first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
         assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
-        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1)))
+        self.sides = sides
+        self.first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
+        self.near_of = np.zeros(int(self.first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1))
+        self.examples: dict[tuple[int, int], dict[int, int]] = {}
 
     def is_noted(self, text: Same, other: Same) -> bool:
         """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
@@ -129,7 +123,7 @@ class Near:
 
 def find_near(compared: Compared, spec: NearSpec, folder: Path) -> Near:
     """The near duplicates of all sides in a text column."""
-    near = Near.of(compared.sides)
+    near = Near(compared.sides)
     banded = _banded(compared, spec, folder, near)
     candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
     if not len(candidates):

@@ -323,11 +323,6 @@ class ComparedRows:
     ranges: list[tuple[int, int]]
     batches: list[Any]
 
-    @property
-    def rows(self) -> int:
-        """Rows of the sample."""
-        return self.ranges[0][1]
-
 
 def main(request: ExportRequest, report: Report) -> Exported:
     """Export the checkpoint that a request names.
@@ -403,7 +398,7 @@ def _program(
         transform=None if transform is None else sample.transform is not None,
         transform_fault=fault,
         agreements=agreements,
-        sample=sample.rows,
+        sample=sample.ranges[0][1],
         batch_sizes=sorted({end - first for first, end in sample.ranges}),
         precision=str(trainer.precision),
         versions=versions,

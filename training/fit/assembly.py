@@ -66,7 +66,7 @@ def train(
         supervisor.loader = loaders["train_dataloaders"]
         supervisor.held_split = loaders.get("val_dataloaders", loaders["train_dataloaders"]).split
     call_at_the_end(trainer, functools.partial(supervisor.finish, trainer))
-    supervisor.listen()
+    supervisor.agreement.listen()
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **with_view(loaders))
     except BaseException as error:

@@ -68,7 +68,7 @@ class ActivityCallback(L.Callback):
     def waits(self, trainer: L.Trainer) -> tuple[float, str]:
         """Share of the training's time that was spent waiting for data, and what took longest while preparing it."""
         loader = loader_of(trainer)
-        spent = {"your loader": 1.0} if loader is None else loader.spent
+        spent = {"your loader": 1.0} if loader is None else loader.split.spent
         cause = max(spent, key=lambda name: spent[name], default="")
         return self._reports.wait_share, cause
 

@@ -192,7 +192,8 @@ def _step(request: SizeRequest, rows: int, kept_bytes: int) -> StepMemory:
             if count != 1:
                 raise Unprobed(f"the module has {count} optimizers")
             batch = _placed(batch, fake, config)
-            _quiet(module)
+            for name in ("log", "log_dict"):  # without a running Trainer there is nothing to log to
+                setattr(module, name, lambda *_, **__: None)
             saved = _saved_bytes(module, batch, str(config.get("precision") or ""))
     given: list[torch.Tensor] = []
     apply_to_collection(batch, torch.Tensor, given.append)
@@ -250,12 +251,6 @@ def _placed(batch: Any, fake: FakeTensorMode, config: Mapping[str, Any]) -> Any:
         return made.to(dtype) if dtype is not None and made.is_floating_point() else made
 
     return apply_to_collection(batch, torch.Tensor, place)
-
-
-def _quiet(module: LightningModule) -> None:
-    """Logged values are dropped: without a running Trainer there is nothing to log to."""
-    for name in ("log", "log_dict"):
-        setattr(module, name, lambda *_, **__: None)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ class Supervisor(L.Callback):
     Attributes:
         activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
         validated: the one that knows which weights were validated.
+        agreement: this rank's part in what all ranks agree on.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
         loader: our loader; None where the user's code has its own.
     """
@@ -81,8 +82,8 @@ class Supervisor(L.Callback):
         self._context, self._reports, self._plan = context, reports, plan
         self._saver = Saver(context, store, reports, history, plan)
         self._cadence = Cadence(context.train)
-        self._agreement = Agreement(context.train.collective_timeout_s)
-        self.validated = ValidatedWeights(context.train.select, self._agreement)
+        self.agreement = Agreement(context.train.collective_timeout_s)
+        self.validated = ValidatedWeights(context.train.select, self.agreement)
         self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
         samples = 0 if context.resume is None else store.manifest(context.resume.ref).settings["samples"]
         self._resume = Resume(context, history, plan is None, resume, samples)
@@ -95,10 +96,6 @@ class Supervisor(L.Callback):
         """The newest checkpoint that is sealed: written here or resumed from."""
         return self._saver.last
 
-    def listen(self) -> None:
-        """Take SIGTERM as a request to stop."""
-        self._agreement.listen()
-
     def passes_over(self, loop: StepLoop) -> bool:
         """Whether the next micro-batch is skipped."""
         loader = loader_of(loop.trainer)
@@ -108,7 +105,7 @@ class Supervisor(L.Callback):
         """Check before step 1 that all state can be saved."""
         try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
         self._saver.background.meet(trainer.world_size)
-        self._agreement.meet(trainer.world_size)
+        self.agreement.meet(trainer.world_size)
         if self._plan is None:
             warn_of_batch_size(trainer, self._context)
         self._reports.begin()
@@ -177,7 +174,7 @@ class Supervisor(L.Callback):
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
         self._looked |= look
-        flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
+        flag = self.agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
         if flag in (DUE, STOP) and not saving:
             # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
@@ -197,7 +194,7 @@ class Supervisor(L.Callback):
     def _own_flag(self, trainer: L.Trainer) -> int:
         if self._saver.background.failed:
             return NOT_SAVED
-        asked = self._agreement.stop_signalled or self._reports.stop_asked
+        asked = self.agreement.stop_signalled or self._reports.stop_asked
         if asked or self._stops_here(trainer):
             return STOP
         return DUE if self._cadence.is_time(trainer.global_step, self._saver.step) else CONTINUE
@@ -401,10 +398,6 @@ class Saver:
             facts=machine_facts(device),
         )
 
-    def _code(self, uri: str, identity: str) -> dict[str, str]:
-        """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
-        return self._codes.code(layout.manifest(uri), {"id": identity})
-
     def _place(self, step: int, settings: dict[str, Any], generations: Mapping[str, object]) -> CheckpointTarget:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
@@ -422,7 +415,7 @@ class Saver:
             },
             sealed=context.sealed,
             scratch=context.scratch,
-            code=self._code,
+            code=lambda uri, identity: self._codes.code(layout.manifest(uri), {"id": identity}),
             on_wait=lambda error: self._reports.waits(error.message),
         )
 

@@ -98,7 +98,9 @@ def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if start < rows:
-                yield _fitted(file.read_row_group(group, columns=wanted.names), wanted).slice(start)
+                table = file.read_row_group(group, columns=wanted.names)
+                columns_in_order = [table.column(name) for name in wanted.names]
+                yield pa.Table.from_arrays(columns_in_order, schema=wanted).slice(start)
             start = max(0, start - rows)
 
 
@@ -137,7 +139,3 @@ def _check(path: Shard, stored: pa.Schema, expected: pa.Schema) -> None:
             raise CorruptError(
                 f"Shard {path.name} holds {field.name!r} as {stored_type}, but its dataset's schema says {field.type}."
             )
-
-
-def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([table.column(name) for name in schema.names], schema=schema)

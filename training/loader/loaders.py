@@ -101,11 +101,6 @@ class TrainLoader:
             first += upto - at
         return np.concatenate(found)
 
-    @property
-    def spent(self) -> dict[str, float]:
-        """Seconds spent on preparing batches so far, by cause."""
-        return self.split.spent
-
     def __len__(self) -> int:
         return self.plan.steps_per_epoch * self.plan.accumulate
 

@@ -69,9 +69,10 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, loader: LoaderSpec, local_ranks: int = 1) -> MemoryBudget:
-        """The share of one of a node's ranks, by the spec."""
+        """The share of one of a node's ranks, by the spec; by default, of half of what is free."""
         whole = free_bytes() // 2 if loader.memory_bytes is None else loader.memory_bytes
-        return cls(whole // local_ranks, room(loader.cache_bytes))
+        disk = loader.cache_bytes
+        return cls(whole // local_ranks, shutil.disk_usage(state_folder()).free // 2 if disk is None else disk)
 
     def take_memory(self, num_bytes: int) -> bool:
         """Reserve `num_bytes` of memory; returns whether there was enough."""
@@ -250,11 +251,6 @@ def kinds_of(shards: Shards, mixture: MixtureSpec) -> dict[str, NDArray[np.int64
             remedy="Give them one; 0 leaves them out.",
         )
     return {name: found for name, found in rows.items() if mixture.weights[name]}
-
-
-def room(cache_bytes: int | None) -> int:
-    """The most bytes that decoded rows may take on this machine's disk: `cache_bytes`, or half of the free space."""
-    return shutil.disk_usage(state_folder()).free // 2 if cache_bytes is None else cache_bytes
 
 
 def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRows | None:

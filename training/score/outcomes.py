@@ -386,7 +386,7 @@ class PredictionTable:
         table = pa.table(columns)
         if not self._file.append(table):
             assert self._file.schema is not None
-            now, first = _described(table.schema), _described(self._file.schema)
+            now, first = columns_and_types(table.schema), columns_and_types(self._file.schema)
             self.refuse(f"predict_step returns other columns ({now}) than for the first batch ({first})")
 
     def close(self) -> Predictions:
@@ -441,7 +441,8 @@ def _columns(name: str, tensor: torch.Tensor) -> dict[str, pa.Array]:
     return columns
 
 
-def _described(schema: pa.Schema) -> str:
+def columns_and_types(schema: pa.Schema) -> str:
+    """The columns of a table, for a sentence."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 

@@ -110,8 +110,12 @@ class Splitter:
             self.digests(nothing)
         if spec.time is not None:
             self.times(nothing, (0, 0))
-        if spec.by is not None:
-            check(schema)
+        for name in COLUMNS[1:] if spec.by is not None else ():
+            if not pa.types.is_integer(schema.field(name).type):
+                raise UsageError(
+                    f"shards.split.by: the column {name} is {schema.field(name).type}, not whole numbers.",
+                    remedy="Read documents with format: text.",
+                )
 
     def assign(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int16]:
         """Index into `names` of each row's split, or LEFT_OUT: (rows,) int16. `at`: place of the first row."""
@@ -152,7 +156,7 @@ class Splitter:
 
     def _by_position(self, rows: pa.Table) -> NDArray[np.int16]:
         shares_of, gap, names = list(shares(self.spec).values()), self.spec.gap, self.digests(rows)
-        position, pieces = numbers(rows)
+        position, pieces = (rows.column(name).to_numpy().astype(np.int64) for name in COLUMNS[1:])
         first = starts(names, position, self._last)
         self.notes.documents.count(pieces[first], shares_of, gap)
         if rows.num_rows:
@@ -359,16 +363,6 @@ def boundary(text: str) -> int:
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-def check(schema: pa.Schema) -> None:
-    """UsageError unless the columns that a split by position reads are what `format: text` gives."""
-    for name in COLUMNS[1:]:
-        if not pa.types.is_integer(schema.field(name).type):
-            raise UsageError(
-                f"shards.split.by: the column {name} is {schema.field(name).type}, not whole numbers.",
-                remedy="Read documents with format: text.",
-            )
-
-
 @dataclass
 class Documents:
     """How many documents there are, how many are too short to be cut, and how many of these only because of the gap."""
@@ -403,12 +397,6 @@ def starts(
     if last is not None and len(position):
         found[0] = (names[0] != last[0]).any() or position[0] <= last[1]
     return found
-
-
-def numbers(rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The columns `position` and `pieces`."""
-    position, pieces = (rows.column(name).combine_chunks().to_numpy().astype(np.int64) for name in COLUMNS[1:])
-    return position, pieces
 
 
 def too_short(pieces: NDArray[np.int64], shares: Sequence[float], gap: int) -> NDArray[np.bool_]:

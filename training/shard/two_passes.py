@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -348,7 +349,7 @@ def _orders(
             yield Order(name, f"{name}-{index:05d}{suffix}", gathered.rows.part(name, start, stop), schema)
 
 
-class Workers:
+class Workers(AbstractContextManager["Workers"]):
     """Up to `count` processes, started when there is work for two; a context that ends them.
 
     Args:
@@ -392,9 +393,6 @@ class Workers:
                     remedy="Lower shards.workers or shards.memory_bytes, or give the machine more memory.",
                 ) from error
             raise NodeLost("A process of the shard stage was killed from outside.") from error
-
-    def __enter__(self) -> Workers:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

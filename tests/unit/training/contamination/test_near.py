@@ -117,7 +117,7 @@ def test_a_long_verification_reports_that_it_goes_on(tmp_path: Path) -> None:
     sides = [Side(name=name, dataset=dataset, split=name, use=use, own=True) for use, name in enumerate(tables)]
     texts = FarApart()
     same = [{row // 6: [row]} for row in range(12)]
-    _verify(same, texts, Near.of(compared(tmp_path, sides, ["text"]).sides), 0.8)
+    _verify(same, texts, Near(compared(tmp_path, sides, ["text"]).sides), 0.8)
     assert texts.reported == 12
 
 

@@ -95,7 +95,7 @@ def test_ranks_agree_on_the_step_of_a_checkpoint_by_the_clock(mine: int, other: 
         shared.append(flag)
         return max(flag, other)
 
-    kept._agreement.most_urgent = most_urgent  # type: ignore[method-assign]
+    kept.agreement.most_urgent = most_urgent  # type: ignore[method-assign]
     trainer.global_step = 1
     assert kept._agree(trainer, saving=False) == agreed
     # A step without a checkpoint shares one flag; all ranks look at the weights once one is due.

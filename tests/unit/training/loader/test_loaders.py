@@ -91,7 +91,7 @@ def test_memory_never_changes_the_order(
     [made] = loaders(dataset, 1, loader=loader, room=room)
     assert isinstance(made.split._rows, kind)
     assert joined(map(ids, chain(made, made, made))) == in_order(loader, 3)
-    assert cause in made.spent
+    assert cause in made.split.spent
 
 
 def test_windows_that_do_not_fit_are_refused(dataset: tuple[Path, Dataset]) -> None:
@@ -179,7 +179,7 @@ def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Da
     batch = next(iter(loader))
     assert seen == [(in_order(GLOBAL, 1)[:8], threading.current_thread().name)]
     assert batch.tolist() == [10 * one for one in seen[0][0]]
-    assert loader.spent["transform"] > 0
+    assert loader.split.spent["transform"] > 0
 
 
 def test_what_fails_in_the_thread_is_raised_at_the_batch(
