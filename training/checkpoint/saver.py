@@ -164,16 +164,12 @@ class Capture:
         local, offset, keeps = _part(value, self.rank)
         slices = []
         if (keeps or whole) and local.numel():
-            file, key = self._place(name)
+            # Weights have a file and names of their own, so that any reader of safetensors finds them.
+            kind = WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else "state-"
+            file, key = f"{kind}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
             slices = [TensorSlice(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
         dtype = str(value.dtype).removeprefix("torch.")
         self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, slices=slices)
-
-    def _place(self, name: str) -> tuple[str, str]:
-        if name.startswith(f"{WEIGHTS}/"):
-            # Under their own names, so that any reader of safetensors finds the weights.
-            return f"{WEIGHT_FILES}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
-        return f"state-{self.rank}.safetensors", name
 
     def _keep(self, file: str, key: str, local: torch.Tensor) -> str:
         # Tied parameters share one storage: it is stored once and found under both names.

@@ -109,14 +109,10 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         return CorruptError(
             f"The training cannot continue from its checkpoint, which does not fit it: {describe(error, project)}."
         )
-    if isinstance(error, MisconfigurationException):
-        return UsageError(
-            f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
-        )
     if isinstance(error, SystemExit):
         return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
     library = _raised_in_library(error)
-    if library == "lightning":
+    if isinstance(error, MisconfigurationException) or library == "lightning":
         return UsageError(
             f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
         )

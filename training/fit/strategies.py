@@ -73,17 +73,25 @@ def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") 
         return SealedDDP(timeout=timeout)
     if train.sharded:
         return ShardedStrategy(train.shard_modules, train.mesh(world_size), timeout)
-    on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return SealedSingle(device="cuda:0" if on_gpu else "cpu")
+    return SealedSingle(device="cuda:0" if on_gpu(accelerator) else "cpu")
+
+
+def on_gpu(accelerator: str) -> bool:
+    """Whether a rank with this accelerator of a Lightning config works on a CUDA device."""
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
 class _ReadsSealed(Strategy):
     """Reads a checkpoint's folder into the dictionary that Lightning restores from."""
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The checkpoint with every tensor whole, on the CPU."""
+        """The checkpoint with its tensors as `placed_reader` reads them."""
         with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, reader.read)
+            return read_state(reader.folder, self.placed_reader(reader))
+
+    def placed_reader(self, reader: TensorReader) -> Get:
+        """Reads a checkpoint's tensors by name: whole, on the CPU."""
+        return reader.read
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Give the module its weights: their names may be a compiled module's, and none is rounded."""
@@ -93,9 +101,9 @@ class _ReadsSealed(Strategy):
         super().load_model_state_dict(_renamed(checkpoint, self.lightning_module), strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Give the optimizers their state, after checking that it belongs to them."""
+        """Give the optimizers their state, or this rank's part, after checking that it belongs to them."""
         _check_optimizers(self.optimizers, checkpoint)
-        super().load_optimizer_state_dict(checkpoint)
+        Strategy.load_optimizer_state_dict(self, checkpoint)
 
 
 class _ExactMeans(ParallelStrategy):
@@ -149,7 +157,7 @@ class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
     """One rank."""
 
 
-class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
+class ShardedStrategy(_ExactMeans, _ReadsSealed, ModelParallelStrategy):
     """FSDP2 on any device: parameters, gradients and optimizer state are sharded over all ranks, or over a replica's
     ranks.
 
@@ -204,11 +212,6 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         if learning:
             _average_gradients(learning)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The checkpoint with this rank's part of every sharded tensor, and the other tensors whole."""
-        with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, self.placed_reader(reader))
-
     def placed_reader(self, reader: TensorReader) -> Get:
         """Reads a checkpoint's tensors by name; of a sharded parameter, this rank's part."""
         return partial(_read_placed, reader, self._templates())
@@ -220,13 +223,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Copy the parts into the sharded parameters."""
-        assert self.lightning_module is not None
         Strategy.load_model_state_dict(self, _renamed(checkpoint, self.lightning_module), strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Give the optimizers their parts."""
-        _check_optimizers(self.optimizers, checkpoint)
-        Strategy.load_optimizer_state_dict(self, checkpoint)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The module's state as this rank holds it: sharded tensors, nothing gathered or copied."""
@@ -274,7 +271,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         return found
 
 
-def _renamed(checkpoint: Mapping[str, Any], module: LightningModule) -> dict[str, object]:
+def _renamed(checkpoint: Mapping[str, Any], module: LightningModule | None) -> dict[str, object]:
     return {**checkpoint, WEIGHTS: as_named(checkpoint[WEIGHTS], module)}
 
 

@@ -67,7 +67,7 @@ class Supervisor(L.Callback):
     Attributes:
         activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
         validated: the one that knows which weights were validated.
-        agreement: this rank's part in what all ranks agree on.
+        saver: this rank's part in saving; agreement: in what all ranks agree on.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
         loader: our loader; None where the user's code has its own.
     """
@@ -80,7 +80,7 @@ class Supervisor(L.Callback):
         self.held_split: Split | None = None
         self.loader: TrainLoader | None = None
         self._context, self._reports, self._plan = context, reports, plan
-        self._saver = Saver(context, store, reports, history, plan)
+        self.saver = Saver(context, store, reports, history, plan)
         self._cadence = Cadence(context.train)
         self.agreement = Agreement(context.train.collective_timeout_s)
         self.validated = ValidatedWeights(context.train.select, self.agreement)
@@ -91,11 +91,6 @@ class Supervisor(L.Callback):
         # Whether this look between two steps has waited for the device, and when its values were last read.
         self._looked, self._read_at = False, 0.0
 
-    @property
-    def last(self) -> Checkpoint | None:
-        """The newest checkpoint that is sealed: written here or resumed from."""
-        return self._saver.last
-
     def passes_over(self, loop: StepLoop) -> bool:
         """Whether the next micro-batch is skipped."""
         loader = loader_of(loop.trainer)
@@ -104,7 +99,7 @@ class Supervisor(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that all state can be saved."""
         try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
-        self._saver.background.meet(trainer.world_size)
+        self.saver.background.meet(trainer.world_size)
         self.agreement.meet(trainer.world_size)
         if self._plan is None:
             warn_of_batch_size(trainer, self._context)
@@ -133,7 +128,7 @@ class Supervisor(L.Callback):
         if done % trainer.accumulate_grad_batches:
             return
         step, measured = trainer.global_step, self.validated.step == trainer.global_step
-        due = self._cadence.is_due(step, self._saver.step, epoch_begins=done == 0, measured=measured)
+        due = self._cadence.is_due(step, self.saver.step, epoch_begins=done == 0, measured=measured)
         planned = self._context.stop if self._stops_here(trainer) else None
         self._looked = False
         flag = self._agree(trainer, saving=due or planned is not None)
@@ -153,7 +148,7 @@ class Supervisor(L.Callback):
 
     def finish_saving(self) -> None:
         """Let a checkpoint that is being saved finish, before this rank ends with an error: its steps are good."""
-        self._saver.background.wait_quietly(SAVED_WITHIN_S)
+        self.saver.background.wait_quietly(SAVED_WITHIN_S)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state that a resumed run needs and Lightning does not save."""
@@ -179,7 +174,7 @@ class Supervisor(L.Callback):
             # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
         if flag == NOT_SAVED:
-            self._saver.background.wait()
+            self.saver.background.wait()
         samples = self._samples(trainer)
         if flag > WRONG:
             raise diverged(trainer, flag - WRONG, self._loss.since(flag - WRONG, samples), samples)
@@ -192,19 +187,19 @@ class Supervisor(L.Callback):
         return flag
 
     def _own_flag(self, trainer: L.Trainer) -> int:
-        if self._saver.background.failed:
+        if self.saver.background.failed:
             return NOT_SAVED
         asked = self.agreement.stop_signalled or self._reports.stop_asked
         if asked or self._stops_here(trainer):
             return STOP
-        return DUE if self._cadence.is_time(trainer.global_step, self._saver.step) else CONTINUE
+        return DUE if self._cadence.is_time(trainer.global_step, self.saver.step) else CONTINUE
 
     def _stops_here(self, trainer: L.Trainer) -> bool:
         """Whether this generation is to end after the step that was done."""
         return self._context.stop is not None and trainer.global_step >= self._context.stop.step
 
     def _save(self, trainer: L.Trainer, *, wait: bool = False, last: bool = True, clocked: bool = False) -> None:
-        saver, resume, began = self._saver, self._resume, time.monotonic()
+        saver, resume, began = self.saver, self._resume, time.monotonic()
         self.activity.enter("checkpoint")
         if saver.step != trainer.global_step:
             state, own = dump_checkpoint(trainer), resume.rank_state(trainer)

@@ -139,3 +139,54 @@ def _check(path: Shard, stored: pa.Schema, expected: pa.Schema) -> None:
             raise CorruptError(
                 f"Shard {path.name} holds {field.name!r} as {stored_type}, but its dataset's schema says {field.type}."
             )
+
+
+class TableFile:
+    """Collects tables of one schema and writes their rows to a Parquet file, in groups of `group_rows`.
+
+    Attributes:
+        schema: of the first table.
+        refused: why there is no file; "" if there is one.
+    """
+
+    def __init__(self, path: Path, group_rows: int = 2**16) -> None:
+        self.path = path
+        self.schema: pa.Schema | None = None
+        self.refused = ""
+        self._group_rows = group_rows
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def append(self, table: pa.Table) -> bool:
+        """Append the rows; returns False, and appends nothing, if the schema is not that of the first table."""
+        if self.schema is not None and table.schema != self.schema:
+            return False
+        self.schema = table.schema
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        while self._rows >= self._group_rows:
+            self._write(self._group_rows)
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """There is no file for this reason; the first one counts. Forget the rows that are not written yet."""
+        self.refused = self.refused or reason
+        self._waiting.clear()
+        self._rows = 0
+
+    def close(self) -> bool:
+        """Complete the file; returns whether there is one: without rows there is none."""
+        if self._rows:
+            self._write(self._rows)
+        if self._writer is not None:
+            self._writer.close()
+        return self._writer is not None
+
+    def _write(self, rows: int) -> None:
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, table.schema)
+        self._writer.write_table(table.slice(0, rows), row_group_size=self._group_rows)
+        self._waiting = [table.slice(rows)]
+        self._rows -= rows

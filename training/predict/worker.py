@@ -121,7 +121,7 @@ class PartWriter:
     def _flush(self) -> None:
         with room(self._output, self._first):
             if self._stream is None:
-                self._file = self._draft.unfinished().open("wb")
+                self._file = self._draft.unfinished.open("wb")
                 self._stream = pa.ipc.new_file(self._file, self._schema)
             if self._waiting:
                 self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())

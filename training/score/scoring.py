@@ -104,7 +104,9 @@ def score(
     predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
     logged = {name: metric for name, metric in metrics.items() if metric.logged}
     if table is not None and not predicted and not is_overridden("predict_step", module, L.LightningModule):
-        table.refuse(f"{type(module).__name__} has no predict_step, and no metric says what the truth in a batch is")
+        table.file.refuse(
+            f"{type(module).__name__} has no predict_step, and no metric says what the truth in a batch is"
+        )
         table = None
     if predicted or table is not None:
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
@@ -166,7 +168,7 @@ class _Predictions(L.Callback):
             return
         names, reason = facts
         if reason:
-            self.table.refuse(reason)
+            self.table.file.refuse(reason)
         else:
             self.table.add(dict(zip(names, sent[2 * len(self.scores) :], strict=True)))
 

@@ -80,7 +80,6 @@ class Job:
 
     def splitter(self) -> Splitter:
         """A new splitter; UsageError if the columns cannot be split by."""
-        assert self.source.schema is not None
         return Splitter(self.settings.split, self.source.schema, self.bounds, self.sensitive)
 
 
@@ -98,7 +97,7 @@ class Gathered:
     """
 
     unit_rows: list[int] = field(default_factory=list)
-    assigned: dict[str, int] = field(default_factory=dict)
+    assigned: Counter[str] = field(default_factory=Counter)
     notes: Notes = field(default_factory=Notes)
     facts: Facts = field(default_factory=Facts)
     rows: Spilled = field(default_factory=Spilled)
@@ -108,8 +107,7 @@ class Gathered:
     def merge(self, other: Gathered) -> None:
         """Add the result for later units; Mismatch if a transform's columns differ."""
         self.unit_rows += other.unit_rows
-        for name, rows in other.assigned.items():
-            self.assigned[name] = self.assigned.get(name, 0) + rows
+        self.assigned.update(other.assigned)
         self.notes.merge(other.notes)
         self.facts.merge(other.facts)
         self.rows.merge(other.rows)
@@ -199,7 +197,7 @@ class Gatherer:
         counts = np.bincount(of_row, minlength=len(names)).tolist()
         for split, count in zip(names, counts, strict=True):
             if count:
-                self._found.assigned[split] = self._found.assigned.get(split, 0) + count
+                self._found.assigned[split] += count
         if self._transform is None:
             self._put(names, of_row, rows)
             return

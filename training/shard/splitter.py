@@ -135,7 +135,6 @@ class Splitter:
 
     def times(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int64]:
         """The times in microseconds since 1970 (UTC), (n,) int64, rounded down, without rows that have no time."""
-        assert self.spec.time is not None
         column = decoded_column(rows.column(self.spec.time))
         if column.null_count:
             self._note_nulls(column, at)

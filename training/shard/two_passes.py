@@ -207,7 +207,6 @@ def _shard(sharding: Sharding) -> Sharded:
         splits = _second_pass(sharding, workers, meter, gathered, sizes, schema)
     new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), sharding.earlier
     stored = gathered.facts if earlier is None else earlier.stored_with(gathered.facts)
-    assert source.schema is not None
     dropped = Counter(earlier.dropped_rows if earlier is not None else {})
     dropped.update(new)
     return Sharded(

@@ -14,7 +14,7 @@ RECORD = {"the model": "a", "the input": "b"}
 
 
 def part(folder: UnfinishedOutput, first: int, end: int) -> None:
-    folder.unfinished().write_text("x")
+    folder.unfinished.write_text("x")
     folder.finish(first, end)
 
 
