@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.fit.guards import NOT_SAVED, Agreement
+from training.fit.guards import Agreement
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +16,6 @@ def _handler_as_before() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-
-
-def test_one_rank_agrees_with_itself() -> None:
-    agreement = Agreement(60)
-    agreement.meet(1)
-    assert (agreement.most_urgent(NOT_SAVED), agreement.total(7)) == (NOT_SAVED, 7)
 
 
 def test_sigterm_only_sets_a_flag() -> None:

@@ -143,18 +143,6 @@ def test_a_module_that_saves_its_adapters_begins_with_adapters_and_not_with_a_ba
         warm.on_train_start(trainer_that_saves(list(net.state_dict())), net)
 
 
-def test_what_was_loaded_is_remembered_by_a_resumed_training_which_loads_nothing(tmp_path: Path) -> None:
-    net = Net()
-    first = begin(net, tmp_path / "w", True, full())
-    resumed, later = WarmStart(None, True), Net()
-    resumed.load_state_dict(first.state_dict())
-    before = later.base.weight.clone()
-    resumed.install(later, lambda module: module)
-    later.configure_model()
-    resumed.on_train_start(trainer_that_saves([]), later)
-    assert (resumed.sentence, torch.equal(later.base.weight, before)) == ("5 tensors loaded", True)
-
-
 class Holder(L.LightningModule):
     """Holds a library's model; its layers may be adapted as peft does it."""
 

@@ -116,18 +116,6 @@ def test_a_message_that_we_do_not_write_is_refused(message, type_):
     assert error.value.row == 1
 
 
-def test_bytes_of_another_length_than_a_tensors_are_refused():
-    table = pa.table({"a": pa.array([b"12", b"123", None])})
-    with pytest.raises(tfrecord.Malformed, match="it has 3 bytes where 2 are meant") as error:
-        decode(encode(table), pa.schema([("a", pa.binary(2))]))
-    assert error.value.row == 1
-
-
-def test_a_type_that_an_example_cannot_hold_is_never_read_as_nulls():
-    with pytest.raises(tfrecord.Malformed, match="'a' is double, which a tf.train.Example cannot hold"):
-        decode([FIVE], pa.schema([("a", pa.float64())]))
-
-
 features = st.fixed_dictionaries(
     {
         "int": st.integers(-(2**63), 2**63 - 1) | st.none(),
@@ -204,6 +192,12 @@ def test_every_flipped_bit_is_noticed_at_its_record(tmp_path):
         ([5, 300], pa.int8(), "record 1 at byte 30: column 'a' does not hold int8: Integer value 300 not in range"),
         ([[1], [1, 2]], pa.int64(), "record 1 at byte 30: column 'a' does not hold int64: it has 2 values"),
         ([b"a", b"\xff"], pa.string(), "record 1 at byte 30: column 'a' does not hold string: Invalid UTF8"),
+        (
+            [b"12", b"123", None],
+            pa.binary(2),
+            r"record 1 at byte 31: .*: it has 3 bytes where 2 are",
+        ),
+        ([5], pa.float64(), "record 0 at byte 0: column 'a' is double, which a tf.train.Example cannot hold"),
     ],
 )
 def test_rows_of_another_schema_are_refused(column, type_, sentence, tmp_path):

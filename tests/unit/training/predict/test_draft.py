@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from training.predict import output
 from training.predict.output import UnfinishedOutput
 
 RECORD = {"the model": "a", "the input": "b"}
@@ -33,19 +32,6 @@ def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
     assert (other.begun_anew, other.parts()) == ("the model", [])
     other.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_process_is_refused_and_one_that_comes_later_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "WAIT_S", 0.0)
-    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    with pytest.raises(UsageError, match="Another process is writing"):
-        UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    one.remove()
-    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)  # the folder is a new one
-    one.close()
-    two.close()
 
 
 def test_a_record_that_is_torn_begins_anew(tmp_path: Path) -> None:

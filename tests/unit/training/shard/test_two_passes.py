@@ -85,18 +85,6 @@ def test_neither_workers_nor_memory_change_a_byte(tmp_path, monkeypatch):
     assert sorted(chain(*(alone.read(s)["id"].to_pylist() for s in alone.sharded.splits))) == list(range(40_000))
 
 
-def test_units_are_a_function_of_the_files(tmp_path, monkeypatch):
-    # The order of rows hangs on how large Parquet files are cut; nothing else may change it.
-    tables = [_table(1000)]
-    whole = Shards(tmp_path / "a", tables, row_group_rows=100)
-    monkeypatch.setattr(units, "TASK_BYTES", 1)
-    assert Shards(tmp_path / "b", tables, row_group_rows=100).digests == whole.digests
-    monkeypatch.setattr(units, "UNIT_BYTES", 3_000)
-    cut = Shards(tmp_path / "c", tables, row_group_rows=100)
-    assert cut.digests != whole.digests
-    assert sorted(chain(*(cut.read(split)["id"].to_pylist() for split in cut.sharded.splits))) == list(range(1000))
-
-
 @pytest.mark.parametrize(
     ("column", "size"),
     [

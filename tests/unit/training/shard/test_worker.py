@@ -198,13 +198,6 @@ def test_a_failure_is_one_sentence_and_seals_nothing(given, changes, error, sent
     assert open_store(request["store"]["uri"]).newest("datasets", "k") is None
 
 
-def test_a_transform_that_raises_is_shown_with_its_own_traceback_alone(given):
-    with pytest.raises(UserCodeError, match="RuntimeError: row 7 is bad") as caught:
-        _run_in_child(given(shards={"transform": "mine.fails"}), [])
-    assert len([line for line in caught.value.user_traceback.splitlines() if "mine.py" in line]) == 2
-    assert "sharding.py" not in caught.value.user_traceback
-
-
 @pytest.mark.parametrize(
     ("transform", "error", "sentence"),
     [
