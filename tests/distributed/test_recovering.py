@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,19 +244,11 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
     start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}
 
-    class Nowhere:
-        def ended(self) -> None: ...
-        def log(self) -> str:
-            return ""
-
-        def status(self) -> str:
-            return ""
-
-        def kill(self) -> None: ...
+    nowhere: Any = SimpleNamespace(ended=lambda: None, log=str, status=str, kill=lambda: None)
 
     def some(generation: int, node: int) -> Handle:
         if generation == 1 and node in (0, 2):
-            return Nowhere()
+            return nowhere
         nodes[generation, node] = start(generation, node)
         return nodes[generation, node]
 
