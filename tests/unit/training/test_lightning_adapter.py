@@ -6,7 +6,6 @@ With newer versions of both installed, it says before anything else does what ha
 from __future__ import annotations
 
 import ast
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -164,16 +163,3 @@ def test_a_loader_resumes_at_its_position_whatever_sets_it_up_first(hook: str, a
         trainer.fit(Asks([]), Numbers(), ckpt_path=resumed)
         ends.append((seen, trainer.global_step))
     assert ends == [([*range(1, 17)], 16), ([*range(6, 17)], 16)]
-
-
-def test_a_frame_of_lightning_that_restores_is_known() -> None:
-    from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
-
-    from training.lightning_adapter import is_restoring
-
-    connector = _CheckpointConnector(quiet_trainer())
-    connector._loaded_checkpoint = {"callbacks": {}}
-    with pytest.raises(KeyError, match="pytorch-lightning_version") as caught:
-        connector.restore_callbacks()
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [is_restoring(frame) for frame in frames][:2] == [False, True]

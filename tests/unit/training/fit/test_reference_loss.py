@@ -38,11 +38,17 @@ class Net(L.LightningModule):
         return {"loss": loss}
 
 
+def with_trainer(module: Net) -> Net:
+    """A module outside of a training's loops, as verify has it."""
+    module.trainer = plain_trainer({"lightning": {"model": {}}}, [])
+    return module
+
+
 def test_it_depends_on_the_weights_alone_and_changes_nothing() -> None:
     torch.manual_seed(1)
-    module, trainer = Net().train(), plain_trainer({"lightning": {"model": {}}}, [])
+    module = with_trainer(Net().train())
+    trainer = module.trainer
     module.frozen.eval()
-    module.trainer = trainer
     module.mean.update(torch.tensor(3.0))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     state = capture_rng()
@@ -59,12 +65,6 @@ def test_it_depends_on_the_weights_alone_and_changes_nothing() -> None:
     with torch.no_grad():
         other.net[0].weight[0, 0] += 1e-3
     assert held_loss(other, lambda: BATCH, trainer) != loss
-
-
-def with_trainer(module: Net) -> Net:
-    """A module outside of a training's loops, as verify has it."""
-    module.trainer = plain_trainer({"lightning": {"model": {}}}, [])
-    return module
 
 
 class Scheduling(Net):
@@ -128,19 +128,14 @@ def test_a_module_may_log_by_its_logger() -> None:
             return super().training_step(batch)
 
     module = with_trainer(Logging())
-    trainer = module.trainer
-    assert held_loss(module, lambda: BATCH, trainer) is not None
+    assert held_loss(module, lambda: BATCH, module.trainer) is not None
 
 
 @pytest.mark.parametrize("given", [None, torch.ones(2), "text"])
 def test_a_step_without_a_loss_has_none(given: Any) -> None:
-    module, trainer = Net(), plain_trainer({"lightning": {"model": {}}}, [])
-    type(module).training_step, kept = (lambda self, batch, batch_idx: given), Net.training_step
-    try:
-        assert held_loss(module, lambda: BATCH, trainer) is None
-        assert record(module, lambda: BATCH, trainer, sharded=False, rows=4) is None
-    finally:
-        Net.training_step = kept  # type: ignore[method-assign]
+    module = with_trainer(type("Without", (Net,), {"training_step": lambda self, batch, batch_idx: given})())
+    assert held_loss(module, lambda: BATCH, module.trainer) is None
+    assert record(module, lambda: BATCH, module.trainer, sharded=False, rows=4) is None
 
 
 def test_a_step_that_raises_and_one_that_steps_itself_are_not_asked(caplog: pytest.LogCaptureFixture) -> None:

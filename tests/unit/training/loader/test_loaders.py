@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -127,23 +128,8 @@ def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_th
     split = Split(Shards(folder, dataset, "train"), ["id"], None, loader, in_shards)
     worlds = [world for world in range(1, batch + 1) if batch % world == 0]
 
-    def gang(world: int, samples: int) -> list[TrainLoader]:
-        plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), world)
-        made = [TrainLoader(split, plan, Sampling("d", 3, loader), rank) for rank in range(world)]
-        for one in made:
-            one.load_state_dict({"samples": samples})
-        return made
-
     def run(world: int, begun: int, num_steps: int) -> list[list[int]]:
-        made = gang(world, begun * batch)
-        micro_batches = num_steps * made[0].plan.accumulate
-        parts = []
-        for one in made:
-            taken = joined(one[0].tolist() for one in islice(endless(one), micro_batches))
-            parts.append(np.reshape(taken, (num_steps, batch // len(made))))
-            assert one.state_dict() == {"samples": (begun + num_steps) * batch}
-            one.close()
-        return np.concatenate(parts, axis=1).tolist()
+        return steps_of(split, Sampling("d", 3, loader), (rows, batch, micro), world, begun, num_steps)
 
     per_epoch = rows // batch
     stop = data.draw(st.integers(0, 2 * per_epoch), label="stop")
@@ -158,6 +144,27 @@ def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_th
 def endless(loader: TrainLoader) -> Iterable[Any]:
     while True:
         yield from loader
+
+
+def steps_of(
+    split: Split, sampling: Sampling, sizes: tuple[int, int, int | None], ranks: int, begun: int, num_steps: int
+) -> list[list[int]]:
+    """The ids in so many steps of a gang from a step on, by step.
+
+    Args:
+        sizes: the rows of an epoch, of a global batch and of a micro-batch.
+    """
+    rows, batch, micro = sizes
+    plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), ranks)
+    parts = []
+    for rank in range(ranks):
+        loader = TrainLoader(split, plan, sampling, rank)
+        loader.load_state_dict({"samples": begun * batch})
+        taken = joined(one[0].tolist() for one in islice(endless(loader), num_steps * plan.accumulate))
+        parts.append(np.reshape(taken, (num_steps, batch // ranks)))
+        assert loader.state_dict() == {"samples": (begun + num_steps) * batch}
+        loader.close()
+    return np.concatenate(parts, axis=1).tolist()
 
 
 def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]) -> None:
@@ -243,20 +250,10 @@ def test_a_mixture_goes_on_from_epoch_to_epoch_on_any_gang(ranks: int, micro: in
     weights = {"web": 2.0, "book": 2.0, "code": 0.0}
     split = mixed(tmp_path, weights)
     loader = LoaderSpec.model_validate({"mixture": {"column": "from", "weights": weights}})
-    plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
+    sizes = (split.epoch_rows(8), 8, micro)
+    plan = make_plan(sizes[0], spec(8, micro), ranks)
     assert (plan.steps_per_epoch, plan.dropped_rows) == (6, 0)
-
-    def run(ranks: int, first: int, num_steps: int) -> list[list[int]]:
-        plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
-        parts = []
-        for rank in range(ranks):
-            one = TrainLoader(split, plan, Sampling("d", 0, loader), rank)
-            one.load_state_dict({"samples": first * 8})
-            taken = joined(batch[0].tolist() for batch in islice(endless(one), num_steps * plan.accumulate))
-            parts.append(np.reshape(taken, (num_steps, 8 // ranks)))
-            one.close()
-        return np.concatenate(parts, axis=1).tolist()
-
+    run = partial(steps_of, split, Sampling("d", 0, loader), sizes)
     taken = joined(run(1, 0, 7) + run(ranks, 7, 13))
     assert taken == joined(run(1, 0, 20))
     web, book = ([one for one in taken if low <= one < high] for low, high in ((0, 40), (40, 55)))

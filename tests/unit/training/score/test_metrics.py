@@ -227,26 +227,26 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("prediction", "target"), FORMS.values(), ids=FORMS)
+BINARY = [f"{PREFIX}Binary{name}" for name in ("Accuracy", "AUROC", "F1Score")] + ["torchmetrics.MeanSquaredError"]
+MULTILABEL = [f"{PREFIX}Multilabel{name}" for name in ("F1Score", "AUROC", "AveragePrecision", "Accuracy")]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [f"{PREFIX}{name}" for name in ("BinaryAccuracy", "BinaryAUROC", "BinaryF1Score")]
-    + ["torchmetrics.MeanSquaredError"],
+    ("names", "init_args", "plain", "form"),
+    [
+        *((BINARY, {}, (SCORES, LABELS), form) for form in FORMS.values()),
+        (MULTILABEL, {"num_labels": 3}, SEVERAL, (SEVERAL[0], SEVERAL[1].float())),
+    ],
+    ids=[*FORMS, "several labels as floats"],
 )
-def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, prediction: Any, target: Any) -> None:
-    metric = {"m": {"class_path": name, "target": "y"}}
-    loader = loader_of((prediction[:4], target[:4]), (prediction[4:], target[4:]))
-    plain = scored(metric, NoTest(), source=loader_of((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
-    assert scored(metric, NoTest(), source=loader)["m"].value == plain.value
-
-
-def test_several_labels_that_are_floats_are_scored_by_each_metric() -> None:
-    prediction, target = SEVERAL
-    names = ("MultilabelF1Score", "MultilabelAUROC", "MultilabelAveragePrecision", "MultilabelAccuracy")
-    metrics = {n: {"class_path": f"{PREFIX}{n}", "init_args": {"num_labels": 3}, "target": "y"} for n in names}
-    found = scored(metrics, NoTest(), source=loader_of((prediction, target.float())))
-    plain = scored(metrics, NoTest(), source=loader_of((prediction, target)))
-    assert {n: one.value for n, one in found.items()} == {n: one.value for n, one in plain.items()}
+def test_a_column_is_one_number_a_row_and_labels_are_integers(
+    names: list[str], init_args: dict, plain: Any, form: Any
+) -> None:
+    metrics = {name: {"class_path": name, "init_args": init_args, "target": "y"} for name in names}
+    found, wanted = (
+        scored(metrics, NoTest(), source=loader_of((x[:4], y[:4]), (x[4:], y[4:]))) for x, y in (form, plain)
+    )
+    assert {name: one.value for name, one in found.items()} == {name: one.value for name, one in wanted.items()}
 
 
 class Squeezed(L.LightningModule):
