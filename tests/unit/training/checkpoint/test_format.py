@@ -31,11 +31,6 @@ from training.checkpoint.saver import (
 )
 
 
-def write_tensors(taken: Capture, folder: Path) -> None:
-    for name, tensors in taken.files.items():
-        (folder / name).write_bytes(b"".join(file_chunks(tensors)))
-
-
 class Net(nn.Module):
     def __init__(self, width: int = 3, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -211,10 +206,10 @@ def sharded(folder: Path, whole: torch.Tensor, parts: int) -> None:
         )
         if stop > start:
             taken.files[piece.file] = {"w": whole[start:stop].clone()}
+            (folder / piece.file).write_bytes(b"".join(file_chunks(taken.files[piece.file])))
         taken.entries["state_dict/w"] = Entry(
             shape=tuple(whole.shape), dtype="float32", sharded=True, slices=[piece] if stop > start else []
         )
-        write_tensors(taken, folder)
         captures.append(taken.entries)
     (folder / INDEX).write_text(json.dumps(merge(captures).to_json()))
 
@@ -239,10 +234,6 @@ def lie(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def piece_with(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
     pieces = index["tensors"]["state_dict/w"]["pieces"]
     return lie(index, pieces=[{**pieces[0], **changes}, *pieces[1:]])
-
-
-def first_piece(index: dict[str, Any]) -> list[Any]:
-    return index["tensors"]["state_dict/w"]["pieces"][:1]
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -271,7 +262,11 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
             **i,
             "tensors": {
                 **i["tensors"],
-                "state_dict/x": {**i["tensors"]["state_dict/w"], "shape": [3, 4], "pieces": first_piece(i)},
+                "state_dict/x": {
+                    **i["tensors"]["state_dict/w"],
+                    "shape": [3, 4],
+                    "pieces": i["tensors"]["state_dict/w"]["pieces"][:1],
+                },
             },
         },
         "tensor state_dict/x has a piece of another tensor",

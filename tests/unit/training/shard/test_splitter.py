@@ -144,8 +144,7 @@ def test_the_oldest_train_and_the_newest_test(times):
 
 def test_a_gap_before_each_boundary_is_left_out_and_counted():
     table = pa.table({"at": pa.array(DAYS)})
-    bounds = {"val": "2026-01-05", "test": "2026-01-08"}
-    found = assign(table, SplitSpec(time="at", boundaries=bounds, gap_s=86_400))
+    found = assign(table, SplitSpec(time="at", boundaries=BOUNDS, gap_s=86_400))
     assert found.of_row.tolist() == [0, 0, 0, -1, 1, 1, -1, 2, 2, 2]
     assert found.dropped == {"gap": 2}
     assert found.counts() == {"train": 3, "val": 2, "test": 3}
@@ -173,12 +172,33 @@ def test_no_time_stands_on_two_sides_and_the_gap_is_kept(seconds, gap, shares):
                 )
 
 
-def test_a_column_names_the_splits():
-    table = pa.table({"part": ["test", "train", "zeta", "train", "alpha"]})
-    found = assign(table, SplitSpec(column="part"))
-    assert found.names == ["train", "test", "alpha", "zeta"]
-    assert found.of_row.tolist() == [1, 0, 3, 0, 2]
-    assert _names(pa.table({"part": pa.array([2, 1, 2])}), column="part") == ["2", "1", "2"]
+BOUNDS = {"val": "2026-01-05", "test": "2026-01-08"}
+SIDES = [
+    # columns, split, the splits that there are, the split of each row
+    (
+        {"part": ["test", "train", "zeta", "train", "alpha"]}, {"column": "part"}, ["train", "test", "alpha", "zeta"],
+        ["test", "train", "zeta", "train", "alpha"],
+    ),
+    ({"part": [2, 1, 2]}, {"column": "part"}, ["1", "2"], ["2", "1", "2"]),
+    # Rows in the gap share keys with nobody.
+    (
+        {"at": DAYS, "user": [1, 2, 3, 9, 5, 6, 9, 7, 9, 8]},
+        {"time": "at", "key": "user", "boundaries": BOUNDS, "gap_s": 86_400}, ["train", "val", "test"],
+        [*["train"] * 3, None, *["val"] * 2, None, *["test"] * 3],
+    ),
+    # A split without a share is none, and a key without a value is a key.
+    (
+        {"id": pa.nulls(5, pa.int64())}, {"key": "id", "fractions": {"train": 0.5, "val": 0.0, "test": 0.5}},
+        ["train", "test"], ["train"] * 5,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "split", "names", "sides"), SIDES)
+def test_which_rows_stand_on_which_side(columns, split, names, sides):
+    found = assign(pa.table(columns), SplitSpec(**split), required=())
+    assert found.names == names
+    assert [found.names[index] if index >= 0 else None for index in found.of_row] == sides
 
 
 IN_LISTS = pa.ListArray.from_arrays([0, 1, 2], pa.array([b"a" * 16, b"b" * 16], pa.uuid()))
@@ -245,20 +265,3 @@ def test_values_of_sensitive_columns_are_masked(columns, split, secret):
         assign(pa.table(columns), SplitSpec(**split), sensitive=list(columns))
     assert "•••" in caught.value.message
     assert secret not in str(caught.value.to_json())
-
-
-def test_rows_in_the_gap_share_keys_with_nobody():
-    table = pa.table({"at": pa.array(DAYS), "user": [1, 2, 3, 9, 5, 6, 9, 7, 9, 8]})
-    bounds = {"val": "2026-01-05", "test": "2026-01-08"}
-    assert _names(table, time="at", key="user", boundaries=bounds, gap_s=86_400)[3] is None
-
-
-def test_a_split_without_a_share_is_no_split():
-    table = pa.table({"id": range(50)})
-    shares = {"train": 0.5, "val": 0.0, "test": 0.5}
-    assert assign(table, SplitSpec(key="id", fractions=shares)).names == ["train", "test"]
-
-
-def test_a_key_without_a_value_is_a_key():
-    table = pa.table({"id": pa.array([None] * 5 + [1], pa.int64())})
-    assert len(set(_names(table, key="id")[:5])) == 1
