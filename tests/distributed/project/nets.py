@@ -231,8 +231,8 @@ class Ledger(L.LightningModule):
             raise torch.OutOfMemoryError("no more")
         time.sleep(float(os.environ.get("PACE", 0)))
         with open(os.environ["LEDGER"], "a") as ledger:
-            told = {"g": self.generation, "rank": self.global_rank, "step": self.global_step}
-            ledger.write(json.dumps({**told, "rows": row.tolist()}) + "\n")
+            line = {"g": self.generation, "rank": self.global_rank, "step": self.global_step, "rows": row.tolist()}
+            ledger.write(json.dumps(line) + "\n")
         loss = F.cross_entropy(self.layers(x), y)
         return loss * float("nan") if int(os.environ.get("POISON", -1)) in row.tolist() else loss
 

@@ -50,11 +50,8 @@ message_type {
 """
 
 
-def _oracle():
-    """tf.train.Example as protobuf's own library has it."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(PROTO, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
+POOL = descriptor_pool.DescriptorPool()
+POOL.Add(text_format.Parse(PROTO, descriptor_pb2.FileDescriptorProto()))
 
 
 def encode(table: pa.Table) -> list[bytes]:
@@ -141,7 +138,7 @@ LISTS = {
 @settings(deadline=None)
 @given(st.lists(features, min_size=1, max_size=8))
 def test_protobuf_itself_reads_ours_and_we_read_its(rows):
-    oracle = _oracle()
+    oracle = message_factory.GetMessageClass(POOL.FindMessageTypeByName("t.Example"))  # protobuf's own
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     assert encode(table) == reference.messages(table)
     for message, row in zip(encode(table), rows, strict=True):

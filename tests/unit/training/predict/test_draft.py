@@ -30,18 +30,13 @@ def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
     again.close()
     other = UnfinishedOutput(tmp_path / "out.csv", {**RECORD, "the model": "c"})
     assert (other.begun_anew, other.parts()) == ("the model", [])
-    other.remove()
+    part(other, 0, 4)
+    (other.folder / "record.json").write_text("{")
+    other.close()
+    torn = UnfinishedOutput(tmp_path / "out.csv", {**RECORD, "the model": "c"})
+    assert torn.parts() == [], "begun anew"
+    torn.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_record_that_is_torn_begins_anew(tmp_path: Path) -> None:
-    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    part(one, 0, 4)
-    (one.folder / "record.json").write_text("{")
-    one.close()
-    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    assert two.parts() == []
-    two.close()
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

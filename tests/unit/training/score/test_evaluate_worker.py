@@ -108,10 +108,10 @@ def sealed(store: Store, scratch: Path, module: Any, name: str = "t", held: Any 
     )
 
 
-def verified(asked: EvaluateRequest) -> Verified:
+def verified(asked: EvaluateRequest, dataset: Dataset | None = None) -> Verified:
     """What verify finds in the same checkpoint."""
     request = VerifyRequest(
-        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=None, code=asked.code,
+        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, code=asked.code,
         paths=asked.paths,
     )  # fmt: skip
     return verify_worker.main(request, lambda report: None)
@@ -221,11 +221,7 @@ def test_what_setup_does_comes_before_the_weights(
     assert torch.equal(torch.tensor(table["prediction"].to_pylist()), predicted)
     assert found.metrics["mean"].value == pytest.approx(logged["mean"], rel=1e-6)
 
-    verify = VerifyRequest(
-        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, code=asked.code,
-        paths=asked.paths,
-    )  # fmt: skip
-    answer = verify_worker.main(verify, lambda report: None)
+    answer = verified(asked, dataset)
     assert answer.tensors == 4
     assert answer.loss == (None if guard else held["loss"])
     assert ("train_dataloader" in answer.raised or "NoneType" in answer.raised) == guard

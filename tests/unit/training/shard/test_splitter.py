@@ -73,11 +73,8 @@ class Assigned:
         return {name: found[index] for index, name in enumerate(self.names)}
 
 
-assign = Assigned
-
-
 def _names(table: pa.Table, unit_rows: int = 3, **split) -> list[str | None]:
-    found = assign(table, SplitSpec(**split), required=(), unit_rows=unit_rows)
+    found = Assigned(table, SplitSpec(**split), required=(), unit_rows=unit_rows)
     return [found.names[index] if index >= 0 else None for index in found.of_row]
 
 
@@ -144,7 +141,7 @@ def test_the_oldest_train_and_the_newest_test(times):
 
 def test_a_gap_before_each_boundary_is_left_out_and_counted():
     table = pa.table({"at": pa.array(DAYS)})
-    found = assign(table, SplitSpec(time="at", boundaries=BOUNDS, gap_s=86_400))
+    found = Assigned(table, SplitSpec(time="at", boundaries=BOUNDS, gap_s=86_400))
     assert found.of_row.tolist() == [0, 0, 0, -1, 1, 1, -1, 2, 2, 2]
     assert found.dropped == {"gap": 2}
     assert found.counts() == {"train": 3, "val": 2, "test": 3}
@@ -157,7 +154,7 @@ def test_a_gap_before_each_boundary_is_left_out_and_counted():
 def test_no_time_stands_on_two_sides_and_the_gap_is_kept(seconds, gap, shares):
     table = pa.table({"at": pa.array(seconds, pa.timestamp("s"))})
     try:
-        found = assign(table, SplitSpec(time="at", fractions=shares, gap_s=gap), required=("train",))
+        found = Assigned(table, SplitSpec(time="at", fractions=shares, gap_s=gap), required=("train",))
     except UsageError:
         return
     times = np.array(seconds)
@@ -196,7 +193,7 @@ SIDES = [
 
 @pytest.mark.parametrize(("columns", "split", "names", "sides"), SIDES)
 def test_which_rows_stand_on_which_side(columns, split, names, sides):
-    found = assign(pa.table(columns), SplitSpec(**split), required=())
+    found = Assigned(pa.table(columns), SplitSpec(**split), required=())
     assert found.names == names
     assert [found.names[index] if index >= 0 else None for index in found.of_row] == sides
 
@@ -247,7 +244,7 @@ REFUSED = [
 @pytest.mark.parametrize(("columns", "split", "sentence", "remedy"), REFUSED)
 def test_what_cannot_be_split_is_refused(columns, split, sentence, remedy):
     with pytest.raises(UsageError, match=sentence) as caught:
-        assign(pa.table(columns), SplitSpec(**split))
+        Assigned(pa.table(columns), SplitSpec(**split))
     assert caught.value.exit_code == 2
     assert remedy in caught.value.remedy
 
@@ -262,6 +259,6 @@ def test_what_cannot_be_split_is_refused(columns, split, sentence, remedy):
 )
 def test_values_of_sensitive_columns_are_masked(columns, split, secret):
     with pytest.raises(UsageError) as caught:
-        assign(pa.table(columns), SplitSpec(**split), sensitive=list(columns))
+        Assigned(pa.table(columns), SplitSpec(**split), sensitive=list(columns))
     assert "•••" in caught.value.message
     assert secret not in str(caught.value.to_json())

@@ -89,10 +89,6 @@ def _run(request) -> Dataset:
     return main(ShardRequest.from_json(json.loads(json.dumps(request))), lambda report: None)
 
 
-def _run_in_child(request, told) -> Dataset:
-    return run_child(SHARD, ShardRequest.from_json(request), on_report={ShardProgress: told.append})
-
-
 def _rows(request, dataset: Dataset, split: str) -> list:
     folder = open_store(request["store"]["uri"]).local(dataset.ref)
     tables = [shard_reader(dataset.format)(folder / shard.path, read_schema(folder)) for shard in dataset.splits[split]]
@@ -121,7 +117,7 @@ def test_a_forged_list_of_quarantined_rows_is_not_read(given, tmp_path, rows, se
 @pytest.mark.parametrize("format_name", ["parquet", "tfrecord"])
 def test_the_dataset_is_sealed_and_says_what_it_holds(given, format_name):
     request, told = given(shards={"format": format_name}), []
-    dataset = _run_in_child(request, told)
+    dataset = run_child(SHARD, ShardRequest.from_json(request), on_report={ShardProgress: told.append})
     store = open_store(request["store"]["uri"])
     manifest = store.verify(dataset.ref)
     assert dataset.columns == {"x": "int64", "name": "string"}
