@@ -419,13 +419,13 @@ class Latency(L.Callback):
             return None
         return 1e3 * (statistics.median(full[_WARM_UP:]) if len(full) > _WARM_UP else min(full))
 
-    def on_predict_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+    def on_predict_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
         """Begin to time a batch."""
-        self._since = _now(module)
+        self._since = _now(pl_module)
 
-    def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+    def on_predict_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
         """Take its time."""
-        self._taken_s.append(_now(module) - self._since)
+        self._taken_s.append(_now(pl_module) - self._since)
 
     on_test_batch_start, on_test_batch_end = on_predict_batch_start, on_predict_batch_end
 

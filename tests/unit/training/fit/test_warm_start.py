@@ -179,17 +179,17 @@ def test_a_parameter_with_two_names_is_given_under_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "files", "sentence"),
+    ("module", "strict", "files", "sentence"),
     [
-        (Net("meta"), [full()], r"base\.weight|adapter\.bias: given to a module on the meta device"),
-        (Net(), [full(), {"seen": torch.ones(1)}], r"seen is in part-1\.safetensors and in another file"),
+        (Net("meta"), True, [full()], r"base\.weight|adapter\.bias: given to a module on the meta device"),
+        (Net(), True, [full(), {"seen": torch.ones(1)}], r"seen is in part-1\.safetensors and in another file"),
         # One of two models that fit equally well is not chosen.
-        (Holder(adapted=False, twice=True), [OF_A_LIBRARY], "0 tensors loaded"),
+        (Holder(adapted=False, twice=True), False, [OF_A_LIBRARY], "0 tensors loaded"),
     ],
     ids=["on the meta device", "one name in two files", "two models"],
 )
 def test_what_gives_no_weights_or_two_is_refused(
-    module: Any, files: list[dict[str, torch.Tensor]], sentence: str, tmp_path: Path
+    module: Any, strict: bool, files: list[dict[str, torch.Tensor]], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        begin(module, tmp_path / "w", False, *files)
+        begin(module, tmp_path / "w", strict, *files)
