@@ -62,7 +62,7 @@ def seal(table: pa.Table, folder: Path, shard_bytes: int) -> Dataset:
     for number in range(count):
         path = folder / f"train-{number:05}.parquet"
         part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
-        formats.get("parquet").write_shard(part, path)
+        formats.write_shard("parquet", part, path)
         size, digest = path.stat().st_size, file_digest(path)
         shards.append({"uri": "", "path": path.name, "rows": part.num_rows, "bytes": size, "blake3": digest})
     (folder / FILE).write_text(json.dumps(to_json(table.schema)))

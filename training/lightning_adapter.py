@@ -145,7 +145,7 @@ class ValidationLoop(_EvaluationLoop):
 
     def fix_value(self, key: str, value: Tensor) -> None:
         """Make Lightning take this as the result of a logged value; relies on `_ResultMetric._computed`."""
-        cache_result(self._results[key], value)
+        self._results[key]._computed = value
 
     def publish(self, values: Sequence[tuple[Mapping[str, list[str]], Tensor]]) -> None:
         """Show values under their names in each view; relies on `_LoggerConnector._<view>_metrics`."""
@@ -382,11 +382,6 @@ def keeps_rows(metric: Metric) -> bool:
 def last_value(metric: Metric) -> Any:
     """The metric's value on the last batch it was called with; relies on `Metric._forward_cache`."""
     return metric._forward_cache
-
-
-def cache_result(metric: Metric, value: Any) -> None:
-    """Make `compute` return this value until the next update; relies on `Metric._computed`."""
-    metric._computed = value
 
 
 def compute_alone(metric: Metric) -> Metric:

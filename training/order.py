@@ -11,9 +11,8 @@ epoch, so a position counts from the start of the training, and the cursor is su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -31,11 +30,8 @@ SMALL = 4096
 ROUND = 1000
 
 
-class Order(Protocol):
-    """The order of one epoch."""
-
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows at these positions, both int64; IndexError for a position outside the epoch."""
+# The order of one epoch: the rows at these positions; IndexError for a position outside the epoch.
+Order = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def epoch_order(loader: LoaderSpec, shard_rows: Sequence[int], dataset_id: str, seed: int, epoch: int) -> Order:
@@ -213,11 +209,6 @@ class Plan:
         step, micro_step = np.divmod(np.arange(first, first + count), self.accumulate)
         starts = step * self.global_batch + (rank * self.accumulate + micro_step) * self.micro_batch
         return starts[:, None] + np.arange(self.micro_batch)
-
-    def position(self, samples: int) -> tuple[int, int]:
-        """Epoch and step of the cursor (samples consumed, over all ranks and epochs)."""
-        epoch, step = divmod(samples // self.global_batch, self.steps_per_epoch)
-        return epoch, step
 
 
 def make_plan(num_rows: int, train: TrainSpec, world_size: int) -> Plan:

@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
 import json
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.profilers import Profiler
 from torch import nn
@@ -53,7 +52,7 @@ from training.fit.measuring import History
 from training.fit.rank import prepare
 from training.lightning_adapter import call_at_the_end, dump_checkpoint
 from training.loader import TrainLoader
-from training.loader.loaders import CountRows, with_view
+from training.loader.loaders import CountRows, ReadyBatches, with_view
 from training.order import Plan
 from training.user.ready import build_all
 
@@ -78,8 +77,6 @@ _PRODUCTS = re.compile("mm|conv|linear|attention|lstm|gru|rnn")
 _SHORT_S = 20e-6
 # What torch writes of the machine and of paths.
 _LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
-# Batches that are held in memory, and taken again and again.
-_HELD = 32
 # Settings of the Trainer that a profile replaces: loggers would report this training to their servers.
 _OURS = ("logger", "profiler")
 # How long a rank that failed may take to say so.
@@ -185,7 +182,8 @@ class ProfiledSteps(L.Callback):
         staging = Staging()
         for part in ("first checkpoint", "checkpoint"):  # the second one goes into buffers that are there already
             self._parts.begin(part, part)
-            capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging).wait()
+            capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging)
+            staging.wait()
             self._parts.stop(part)
         self.profiler.stop()
 
@@ -260,20 +258,6 @@ def write_trace(profiler: torch.profiler.profile, to: Path) -> None:
         json.dump({name: value for name, value in trace.items() if name not in _LEFT_OUT}, file, allow_nan=False)
 
 
-class ReadyBatches:
-    """A loader's first batches, repeated to `count`."""
-
-    def __init__(self, loader: Iterable[Any], count: int) -> None:
-        self._held = list(itertools.islice(loader, min(_HELD, count)))
-        self._count = count if self._held else 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(itertools.cycle(self._held), self._count)
-
-
 def with_ready_batches(loaders: dict[str, Any], owner: LightningDataModule | LightningModule, count: int) -> None:
     """Replace our loader, or that of the user's data module, by its first batches."""
     if "train_dataloaders" in loaders:
@@ -298,7 +282,7 @@ def main(request: ProfileRequest, report: Report) -> StepProfile:
     """
     if "RANK" in os.environ:
         return profiled(request, report)
-    os.environ.update(_place(request, 0, _free_port()))
+    os.environ.update(_place(request, 0, find_free_network_port()))
     others = [_start(request, rank) for rank in range(1, request.ranks)]
     try:
         return profiled(request, report)
@@ -354,7 +338,7 @@ def _profiled(context: Context, request: ProfileRequest, report: Report) -> Step
         )
     if context.rank == 0:
         write_trace(steps.profiler, Path(request.folder) / TRACE)
-    spent = loader.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
+    spent = loader.split.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
     return _answer(request, context, plan, steps.profiler, spent)
 
 
@@ -463,12 +447,6 @@ def _place(request: ProfileRequest, rank: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "profile",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 if __name__ == "__main__":

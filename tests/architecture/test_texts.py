@@ -23,7 +23,16 @@ ENGINE = (
     "data_contracts/contract/translation.py",
 )
 # Errors of ours, whose words hold no value of the data.
-OURS = {"Mismatch", "Malformed", "UnusableKey", "UnheldTime", "TrainwrightError", "UsageError"}
+OURS = {
+    "BadStarts",
+    "Malformed",
+    "Mismatch",
+    "NotExtended",
+    "TrainwrightError",
+    "UnheldTime",
+    "UnusableKey",
+    "UsageError",
+}
 # Where an exception becomes text all the same, and why that reveals no value.
 KNOWN = {
     ("infra/sources/tables.py", "'UTF8' in str(error)"): "asks for the kind of error, and says nothing of it",

@@ -35,7 +35,6 @@ LEFT: dict[str, tuple[int, str]] = {
         "Prefect is imported before a command is forked, and reads its settings after",
     ),
     "tests/support/tiny.py": (1, "a test's project has modules of the same names as another's"),
-    "tests/unit/training/test_lightning_adapter.py": (1, "our assumptions about what the adapter relies on"),
     "training/checkpoint/saver.py": (1, "torch has no public name for a rank's offset in a sharded tensor"),
     "training/export/portable.py": (1, "a batch is taken apart as torch.export takes its inputs apart"),
     "training/export/worker.py": (1, "the same"),

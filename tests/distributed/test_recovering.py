@@ -9,13 +9,14 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from data_contracts.errors import Hung
-from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
 from infra.code_bundle import pack
@@ -32,10 +33,10 @@ pytestmark = pytest.mark.warm
 BATCH, STEPS = 16, 6  # rows of a step, steps of an epoch of 100 rows
 
 
-def order(epoch: int) -> list[int]:
-    """The rows of an epoch in the order of training, as everything else is told to have it."""
-    rows = epoch_order(LoaderSpec(), [50, 50], "d" * 64, 3, epoch)(np.arange(BATCH * STEPS))
-    return [int(row) for row in rows]
+def order(dataset_id: str = "d" * 64) -> list[int]:
+    """The rows of three epochs in the order of training, as everything else is told to have it."""
+    epochs = (epoch_order(LoaderSpec(), [50, 50], dataset_id, 3, epoch)(np.arange(BATCH * STEPS)) for epoch in range(3))
+    return [int(row) for rows in epochs for row in rows]
 
 
 def ledger(path: Path) -> list[dict[str, Any]]:
@@ -52,7 +53,8 @@ def test_what_diverged_is_passed_over_and_everything_else_trained_on_once(
     gang: Callable[..., Gang], told: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The poison stands in the sixth step; the fourth has a checkpoint."""
-    monkeypatch.setenv("POISON", str(order(0)[5 * BATCH + 7]))
+    whole = order()
+    monkeypatch.setenv("POISON", str(whole[5 * BATCH + 7]))
     run = gang("run", "Ledger", batch=["x", "y", "id"], checkpoint={"every_steps": 4})
     scratch = run.run()
     errors = [answer(scratch, rank, "error") for rank in (0, 1)]
@@ -60,16 +62,14 @@ def test_what_diverged_is_passed_over_and_everything_else_trained_on_once(
     # The fifth may have caused it, too, by the weights that it left behind.
     since, until = errors[0]["details"]["samples"]
     assert (since, until) == (4 * BATCH, 6 * BATCH)
-    rows = [row for epoch in range(3) for row in order(epoch)][since:until]
-    assert errors[0]["details"]["rows"] == rows
-    assert str(rows)[1:-1] in run.log(), "all of them are in the log"
+    assert errors[0]["details"]["rows"] == whole[since:until]
+    assert str(whole[since:until])[1:-1] in run.log(), "all of them are in the log"
     committed = answer(scratch, 0)["checkpoints"]
     told.unlink()
     monkeypatch.delenv("POISON")
     run.told = {"skip": [[since, until]]}
     assert [one["step"] for one in committed] == [4]
     end = run.train_to_end(1, committed[0])
-    whole = [row for epoch in range(3) for row in order(epoch)]
     wanted = [row for sample, row in enumerate(whole) if sample >= 4 * BATCH and not since <= sample < until]
     assert Counter(row for line in ledger(told) for row in line["rows"]) == Counter(wanted)
     assert end["skipped"] == [[since, until]]
@@ -161,14 +161,6 @@ class Conducted:
         return [progress.sentence for progress in self.seen if progress.phase == "ended"]
 
 
-def rows_of(dataset: Dataset, epochs: int) -> list[int]:
-    each = (
-        epoch_order(LoaderSpec(), [50, 50], dataset.ref.id, 3, epoch)(np.arange(BATCH * STEPS))
-        for epoch in range(epochs)
-    )
-    return [int(row) for rows in each for row in rows]
-
-
 def kept(path: Path, begun: list[int]) -> Counter[int]:
     """How often each row was trained on in steps that were kept: those of a generation before the next one's first.
 
@@ -190,7 +182,7 @@ def test_out_of_memory_is_survived_with_half_the_micro_batch(
     assert "Out of memory: micro-batches of 4 rows instead of 8, same global batch." in training.ended[0]
     lines = ledger(told)
     assert {len(line["rows"]) for line in lines} == {4}
-    assert Counter(row for line in lines for row in line["rows"]) == Counter(rows_of(training.dataset, 3))
+    assert Counter(row for line in lines for row in line["rows"]) == Counter(order(training.dataset.ref.id))
 
 
 def uneven(tmp_path: Path, dataset: tuple[Path, dict[str, Any]], epochs: int) -> Conducted:
@@ -243,19 +235,11 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
     start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}
 
-    class Nowhere:
-        def ended(self) -> None: ...
-        def log(self) -> str:
-            return ""
-
-        def status(self) -> str:
-            return ""
-
-        def kill(self) -> None: ...
+    nowhere: Any = SimpleNamespace(ended=lambda: None, log=str, status=str, kill=lambda: None)
 
     def some(generation: int, node: int) -> Handle:
         if generation == 1 and node in (0, 2):
-            return Nowhere()
+            return nowhere
         nodes[generation, node] = start(generation, node)
         return nodes[generation, node]
 
@@ -275,6 +259,6 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
     assert training.ended[0].startswith("generation 0 ended (node_lost)")
     assert training.ended[1].startswith("generation 1 ended (preempted)")
     resumed = [training.store.read_json(f"{TRAINING}/g{number}/launch.json")["resume"] for number in range(3)]
-    assert kept(told, [one["step"] if one else 0 for one in resumed]) == Counter(rows_of(training.dataset, 3))
+    assert kept(told, [one["step"] if one else 0 for one in resumed]) == Counter(order(training.dataset.ref.id))
     ranks = {number: {line["rank"] for line in ledger(told) if line["g"] == number} for number in range(3)}
     assert ranks == {0: {0, 1, 2, 3}, 1: {0, 1}, 2: {0, 1, 2, 3}}

@@ -48,13 +48,13 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
         {"micro_batch_size": 4, "trainer": {"limit_train_batches": 5}, "checkpoint": {"every_steps": 7}},
     ),
     "by the clock": ("Classifier", {"checkpoint": {"every_s": 1e-6}}),
-    "looking": ("Looks", EVERY_STEP),
+    "looking": ("Killed", EVERY_STEP),
 }
 ENDS = {"ddp, accumulating and clipping": 14, "an epoch that is cut between steps": 15}
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     **RESUMED,
     "other tags": ("Classifier", EVERY_4),
-    "without a look": ("Looks", EVERY_STEP),
+    "without a look": ("Killed", EVERY_STEP),
     "logged on rank one": ("LogsOnRankOne", {}),
     "calls itself": ("Classifier", {"strategy": "fsdp", "shard_modules": 20}),
     "calls submodules": ("Direct", {"strategy": "fsdp", "shard_modules": ["Block", "Linear"]}),

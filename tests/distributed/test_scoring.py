@@ -88,7 +88,9 @@ def asked(scoring: Scoring) -> Asked:
     }
     for name, files in (("changed", ["weights-0.safetensors"]), ("two changed", ["state.json", "train.json"])):
         for file in files:
-            change_a_byte(Path(scoring.store.uri) / checkpoints[name].ref.uri / file)
+            path = Path(scoring.store.uri) / checkpoints[name].ref.uri / file
+            path.chmod(0o600)
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
     for name, verified in checkpoints.items():
         request = scoring.verification(verified, **(half if name == "half" else {}))
         alone = verdict(request)
@@ -117,11 +119,6 @@ def verdict(request: VerifyRequest | EvaluateRequest) -> dict[str, Any]:
         return verify_worker.main(request, lambda report: None).to_json()
     except (CorruptError, UsageError) as error:
         return error.to_json()
-
-
-def change_a_byte(path: Path) -> None:
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
 @pytest.fixture(scope="module", params=[2, 4])

@@ -220,7 +220,7 @@ class Training:
         table = conform_rows(narrowed, finish(narrowed.schema, table.schema))
         name = f"train-00000{form.SUFFIX}"
         path = self.bench.folder / f"{self.name}-{name}"
-        form.write_shard(table, path)
+        formats.write_shard("parquet", table, path)
         writer = self.bench.store.writer(f"datasets/{self.name}-0")
         entries = [writer.put(FILE, json.dumps(to_json(table.schema)).encode()), writer.put(name, path)]
         ref = writer.seal("dataset", {}, {}, entries)

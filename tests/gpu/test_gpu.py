@@ -42,7 +42,7 @@ def test_what_is_captured_from_the_device_is_what_lay_there() -> None:
     for _ in range(3):
         state["state_dict"]["w"].normal_()
         taken = capture(state, {}, 0, staging=staging)
-        taken.wait()
+        taken.staging.wait()
         copy = taken.files["weights-0.safetensors"]["w"]
         assert copy.is_pinned()
         assert torch.equal(copy, state["state_dict"]["w"].cpu())

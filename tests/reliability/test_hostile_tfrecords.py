@@ -14,7 +14,7 @@ from data_contracts.errors import TrainwrightError
 from tests.support.shard_rows import shard_reader
 from tests.support.splits import normalised
 from tests.unit.training.formats import reference
-from training.formats import tfrecord
+from training import formats
 
 MEMORY_BYTES = 2**30
 
@@ -68,7 +68,7 @@ def test_a_hostile_tfrecord_is_refused_in_one_sentence_within_bounded_memory(tmp
         )
     )
     path, draw = tmp_path / "shard.tfrecord", random.Random(7)
-    tfrecord.write_shard(table, path)
+    formats.write_shard("tfrecord", table, path)
     good, records, at = path.read_bytes(), [], 0
     while at < len(good):
         size = int.from_bytes(good[at : at + 8], "little")

@@ -70,7 +70,7 @@ def write_dataset(
         for number in range(shards):
             name = f"{split}-{number:05}{formats.get(form).SUFFIX}"
             part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
-            formats.get(form).write_shard(part, folder / name)
+            formats.write_shard(form, part, folder / name)
             size, digest = (folder / name).stat().st_size, file_digest(folder / name)
             splits[split].append({"uri": "", "path": name, "rows": part.num_rows, "bytes": size, "blake3": digest})
     assert schema is not None

@@ -27,7 +27,7 @@ def sealed(root: Path, name: str, splits: dict[str, pa.Table], shard_rows: int =
         for number, start in enumerate(range(0, rows.num_rows, shard_rows)):
             path = folder / f"{split}-{number:05d}.parquet"
             part = rows.slice(start, shard_rows)
-            formats.get("parquet").write_shard(part, path)
+            formats.write_shard("parquet", part, path)
             found[split].append(
                 ShardFile(
                     uri=f"datasets/{name}",
@@ -44,4 +44,4 @@ def sealed(root: Path, name: str, splits: dict[str, pa.Table], shard_rows: int =
 def compared(root: Path, sides: list[Side], columns: list[str]) -> Compared:
     """The sides opened, with these columns."""
     fields = dict.fromkeys(columns, "contract.contamination")
-    return open_sides(sides, [root / side.dataset.ref.uri for side in sides], fields)
+    return open_sides(sides, [root / side.dataset.ref.uri for side in sides], fields, lambda: None)

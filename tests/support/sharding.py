@@ -31,7 +31,7 @@ class Kept:
 
     def __call__(self, name: str, rows: pa.Table) -> FileEntry:
         path = self.folder / name
-        formats.get(self.format).write_shard(rows, path)
+        formats.write_shard(self.format, rows, path)
         data = path.read_bytes()
         return FileEntry(path=name, bytes=len(data), blake3=blake3(data).hexdigest())
 

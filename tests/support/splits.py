@@ -28,7 +28,7 @@ def write_split(folder: Path, table: pa.Table, shard_rows: list[int] | None = No
     ends = [sum((shard_rows or [table.num_rows])[:at]) for at in range(len(shard_rows or [0]) + 1)]
     for number, (start, stop) in enumerate(pairwise(ends)):
         path = folder / f"train-{number:05}{formats.get(form).SUFFIX}"
-        formats.get(form).write_shard(table.slice(start, stop - start), path)
+        formats.write_shard(form, table.slice(start, stop - start), path)
         size, digest = path.stat().st_size, file_digest(path)
         shards.append({"uri": "", "path": path.name, "rows": stop - start, "bytes": size, "blake3": digest})
     (folder / FILE).write_text(json.dumps(to_json(table.schema)))

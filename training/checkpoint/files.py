@@ -22,8 +22,8 @@ import math
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -71,11 +71,8 @@ STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
 _FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
-# The dtypes that safetensors and a capture can hold.
-STORABLE = {
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"),
-    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
-}
+# The dtypes that safetensors and a capture can hold, as torch names them.
+STORABLE = {str(dtype).removeprefix("torch.") for dtype in DTYPES}
 # An index or a state larger than this does not belong to a checkpoint; reading it would take many times as much memory.
 MAX_JSON_BYTES = 2**28
 # What reading and decoding foreign JSON may raise.
@@ -324,7 +321,7 @@ def read_tensors(folder: Path, share: Share = WHOLE) -> Iterator[tuple[str, torc
             yield name, reader.view(name)
 
 
-def load_module_weights(module: Any, folder: Path, index: Index | None = None) -> int:
+def load_module_weights(module: Any, folder: Path) -> int:
     """Load the module's parameters and buffers, in a single process, and return the number of tensors.
 
     A LightningModule's `on_load_checkpoint` sees the state first, without what only training needs.
@@ -332,7 +329,7 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
     Raises:
         CorruptError: names, shapes or dtypes are not those of the module.
     """
-    with TensorReader(folder, index) as reader:
+    with TensorReader(folder) as reader:
         # The module copies the tensors into its own.
         return load_placed_weights(module, folder, reader.view)
 
@@ -391,7 +388,7 @@ def read_json(path: Path) -> Any:
     return parse_json(read_plain(path, MAX_JSON_BYTES))
 
 
-class TensorReader:
+class TensorReader(AbstractContextManager["TensorReader"]):
     """Reads tensors, whole or in part, from the files that hold their slices."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
@@ -401,12 +398,7 @@ class TensorReader:
         self._times = Counter(tuple(entry.slices) for entry in self.index.tensors.values())
         self._tied: dict[Any, torch.Tensor] = {}
 
-    def __enter__(self) -> TensorReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -485,6 +477,9 @@ class TensorReader:
 class TensorFile:
     """The tensors of a safetensors file; only bytes that were hashed are used (`infra.store.store`).
 
+    Attributes:
+        keys: of the tensors, in the order of the header.
+
     Raises OSError, ValueError, TypeError or LookupError for a file that is not of this form.
     """
 
@@ -493,10 +488,7 @@ class TensorFile:
         self._reader = None if sealed is None else sealed.open()
         self._span = _mapped(path) if self._reader is None else self._reader.span
         self._entries, self._body = tensor_entries(self._span, MAX_JSON_BYTES)
-
-    def keys(self) -> list[str]:
-        """The tensors' keys, in the order of the header."""
-        return list(self._entries)
+        self.keys = list(self._entries)
 
     def kind(self, key: str) -> tuple[str, tuple[int, ...]]:
         """A tensor's dtype, as safetensors names it, and shape."""

@@ -17,8 +17,9 @@ from __future__ import annotations
 import errno
 import json
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -130,13 +131,13 @@ class Capture:
     Attributes:
         state: the rest of the checkpoint as tagged JSON (the same on every rank; rank 0 writes it).
         own: what belongs to this rank alone (generators, running means) as tagged JSON.
-        files: file name → key → tensor on the host.
+        files: file name → key → tensor on the host, once `staging.wait` has returned.
         entries: name → what this rank holds of the tensor.
     """
 
     def __init__(self, rank: int, *, dry: bool = False, staging: Staging | None = None) -> None:
         self.rank = rank
-        self._staging = staging or Staging()
+        self.staging = staging or Staging()
         self.state: dict[str, object] = {}
         self.own: dict[str, object] = {}
         self.files: dict[str, dict[str, torch.Tensor]] = {}
@@ -148,13 +149,10 @@ class Capture:
 
     def put_own(self, name: str, tensor: torch.Tensor) -> None:
         """Copy a tensor of this rank's own state, whatever other ranks hold under that name."""
-        self._put(f"{OWN}/{self.rank}/{name}", tensor, whole=True)
+        self.put(f"{OWN}/{self.rank}/{name}", tensor, whole=True)
 
-    def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy this rank's part of a tensor; UnsupportedState if safetensors cannot hold it."""
-        self._put(name, tensor)
-
-    def _put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
+    def put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
+        """Copy this rank's part of a tensor, or the whole; UnsupportedState if safetensors cannot hold it."""
         value = tensor.detach()
         if value.layout is not torch.strided or value.dtype not in DTYPES or value.is_meta:
             kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
@@ -164,19 +162,14 @@ class Capture:
         self._names.add(name)
         sharded = isinstance(value, DTensor)
         local, offset, keeps = _part(value, self.rank)
-        keeps = keeps or whole
         slices = []
-        if keeps and local.numel():
-            file, key = self._place(name)
+        if (keeps or whole) and local.numel():
+            # Weights have a file and names of their own, so that any reader of safetensors finds them.
+            kind = WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else "state-"
+            file, key = f"{kind}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
             slices = [TensorSlice(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
         dtype = str(value.dtype).removeprefix("torch.")
         self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, slices=slices)
-
-    def _place(self, name: str) -> tuple[str, str]:
-        if name.startswith(f"{WEIGHTS}/"):
-            # Under their own names, so that any reader of safetensors finds the weights.
-            return f"{WEIGHT_FILES}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
-        return f"state-{self.rank}.safetensors", name
 
     def _keep(self, file: str, key: str, local: torch.Tensor) -> str:
         # Tied parameters share one storage: it is stored once and found under both names.
@@ -185,17 +178,13 @@ class Capture:
             self._held[identity] = (key, local)
             if self._dry:
                 return key
-            self.files.setdefault(file, {})[key] = self._staging.copy(file, key, local)
+            self.files.setdefault(file, {})[key] = self.staging.copy(file, key, local)
         return self._held[identity][0]
 
     def close(self) -> None:
-        """End the capture and release the originals. `wait` before the copies are read."""
-        self._staging.close()
+        """End the capture and release the originals. `staging.wait` before the copies are read."""
+        self.staging.close()
         self._held.clear()
-
-    def wait(self) -> None:
-        """Wait until the copies are complete; from any thread."""
-        self._staging.wait()
 
 
 def capture(
@@ -293,17 +282,6 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(value)
 
 
-def check_sizes(index: int, state: int) -> None:
-    """UsageError if a checkpoint with an index and a state of so many bytes could be written but not read."""
-    for name, size in ((INDEX, index), (STATE, state)):
-        if size > files.MAX_JSON_BYTES:
-            raise UsageError(
-                f"A checkpoint of this training would have a file {name} of {size:,} bytes, but a file of more than "
-                f"{files.MAX_JSON_BYTES:,} cannot be read.",
-                remedy="Shard over fewer ranks (hsdp, or fewer nodes), or keep less in the saved state.",
-            )
-
-
 def dumps(value: Any) -> bytes:
     """JSON in one line; UsageError for a value that could be written but not read."""
     # Not canonical JSON, which sorts keys: the order of a dictionary is part of the state.
@@ -363,7 +341,8 @@ def save(
     parts = _all(gather(mine, group) if world_size > 1 else [mine])
     work = partial(_seal, writer, taken, parts, place, history)
     answer = _try(lambda: _patiently(work, place), place.scratch) if taken.rank == 0 else {}
-    return Ref.model_validate(_all([share(answer, group) if world_size > 1 else answer])[0])
+    answers = gather(answer, group) if world_size > 1 else [answer]
+    return Ref.model_validate(_all(answers[:1])[0])
 
 
 def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
@@ -388,7 +367,7 @@ def read_history(folder: Path) -> list[dict[str, float]]:
 
 
 def _put(writer: Writer, taken: Capture, place: CheckpointTarget) -> dict[str, object]:
-    taken.wait()
+    taken.staging.wait()
 
     def put(name: str) -> FileEntry:
         return writer.put_chunks(name, file_chunks(taken.files[name]), place.scratch)
@@ -423,7 +402,13 @@ def _seal(
     index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
     encoded_index, state = canonical(index.to_json()), dumps(taken.state)
-    check_sizes(len(encoded_index), len(state))
+    for name, size in ((INDEX, len(encoded_index)), (STATE, len(state))):
+        if size > files.MAX_JSON_BYTES:
+            raise UsageError(
+                f"A checkpoint of this training would have a file {name} of {size:,} bytes, but a file of more than "
+                f"{files.MAX_JSON_BYTES:,} cannot be read.",
+                remedy="Shard over fewer ranks (hsdp, or fewer nodes), or keep less in the saved state.",
+            )
     entries.append(writer.put(INDEX, encoded_index))
     entries.append(writer.put(STATE, state))
     entries.append(writer.put(HISTORY, dumps(history)))
@@ -465,7 +450,8 @@ def gather(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     Args:
         group: the ranks; default: the group that training uses.
     """
-    mine = _bytes(value, group)
+    mine = torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
+    mine = mine.cuda() if dist.get_backend(group) == "nccl" else mine
     sizes = torch.empty(dist.get_world_size(group), dtype=torch.int64, device=mine.device)
     dist.all_gather_into_tensor(sizes, torch.tensor([len(mine)], device=mine.device), group=group)
     longest = int(sizes.max())
@@ -474,27 +460,7 @@ def gather(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     everyone = torch.empty(len(sizes) * longest, dtype=torch.uint8, device=mine.device)
     dist.all_gather_into_tensor(everyone, padded, group=group)
     parts = everyone.cpu().view(len(sizes), longest)
-    return [_value(part[:size]) for part, size in zip(parts, sizes.tolist(), strict=True)]
-
-
-def share(value: Any, group: dist.ProcessGroup | None = None) -> Any:
-    """The value that the group's first rank gave, on every rank; the others' values are ignored."""
-    first = dist.get_rank(group) == 0
-    mine = _bytes(value if first else None, group)
-    size = torch.tensor([len(mine)], device=mine.device)
-    dist.broadcast(size, group=group, group_src=0)
-    data = mine if first else torch.empty(int(size), dtype=torch.uint8, device=mine.device)
-    dist.broadcast(data, group=group, group_src=0)
-    return _value(data.cpu())
-
-
-def _bytes(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
-    data = torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
-    return data.cuda() if dist.get_backend(group) == "nccl" else data
-
-
-def _value(data: torch.Tensor) -> Any:
-    return json.loads(data.numpy().tobytes())
+    return [json.loads(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes.tolist(), strict=True)]
 
 
 class BackgroundWork:
@@ -506,8 +472,8 @@ class BackgroundWork:
 
     def __init__(self) -> None:
         self.group: dist.ProcessGroup | None = None
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._work: Future[None] | None = None
 
     def meet(self, world_size: int) -> None:
         """Make the group. Collective; call it once the ranks have found each other."""
@@ -517,29 +483,19 @@ class BackgroundWork:
     @property
     def failed(self) -> bool:
         """Whether the work has failed; `wait` raises the cause."""
-        return self._error is not None
+        return self._work is not None and self._work.done() and self._work.exception() is not None
 
     def start(self, work: Callable[[], None]) -> None:
         """Start work after the previous work is done; raises the cause if that failed."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint", daemon=True)
-        self._thread.start()
+        self._work = self._thread.submit(work)
 
     def wait(self) -> None:
         """Wait until the work is done; raises the cause if it failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            raise self._error
+        if self._work is not None:
+            self._work.result()
 
     def wait_quietly(self, most_s: float) -> None:
         """Wait at most `most_s` seconds for the work and ignore its outcome: the rank ends with another error."""
-        if self._thread is not None:
-            self._thread.join(most_s)
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # raised again in the training thread
-            self._error = error
+        if self._work is not None:
+            futures.wait([self._work], most_s)

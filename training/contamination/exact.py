@@ -55,10 +55,6 @@ REASON = "contamination"
 Masks = Mapping[int, NDArray[np.bool_]]
 
 
-def no_report() -> None:
-    """Report nothing."""
-
-
 @dataclass
 class OpenSide:
     """A side and its shards.
@@ -100,7 +96,7 @@ class Compared:
     sides: Sequence[OpenSide]
     types: dict[str, pa.DataType]
     fields: Mapping[str, str]
-    advanced: Advance = no_report
+    advanced: Advance
 
     def blocks(self, side: OpenSide, names: Sequence[str]) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
         """Columns of a side's rows in order, brought to the common types, each time with the first row's number."""
@@ -130,7 +126,7 @@ class Compared:
 
 
 def open_sides(
-    sides: Sequence[Side], folders: Sequence[Path], columns: Mapping[str, str], advanced: Advance = no_report
+    sides: Sequence[Side], folders: Sequence[Path], columns: Mapping[str, str], advanced: Advance
 ) -> Compared:
     """The sides' shards in these folders; UsageError if a column has types that do not compare.
 
@@ -192,13 +188,11 @@ def _bodies(values: pa.Array) -> NDArray[np.uint8]:
         numbers = values.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
         numbers[np.isnan(numbers)] = np.nan  # one of the many
         return _bytes_of(numbers.view(np.uint64))
-    if pa.types.is_unsigned_integer(type_):
-        return _bytes_of(values.cast(pa.uint64()).fill_null(0).to_numpy(zero_copy_only=False))
-    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        return _bytes_of(values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64))
-    if pa.types.is_temporal(type_):
-        narrow = pa.types.is_date32(type_) or pa.types.is_time32(type_)
-        whole = values.cast(pa.int32()).cast(pa.int64()) if narrow else values.cast(pa.int64())
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        values = values.cast(pa.int32())
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_temporal(type_):
+        # The bits of a large unsigned number are those of a negative one.
+        whole = values.cast(pa.int64(), safe=False)
         return _bytes_of(whole.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64))
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         return _lists(values)
@@ -296,9 +290,9 @@ def _records(digests: NDArray[np.uint64], labels: NDArray[np.uint64], first: int
     }
 
 
-def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path, advanced: Advance = no_report) -> Shared:
+def find_shared(compared: Compared, noted: Spilled, folder: Path) -> Shared:
     """What is in several sides, in the order of the digests."""
-    shared = Shared()
+    shared, sides = Shared(), compared.sides
     used = np.array([one.side.use for one in sides])
     pairs = [pair for pair in combinations(range(len(sides)), 2) if used[pair[0]] != used[pair[1]]]
     # The side that is used earlier comes first.
@@ -311,7 +305,7 @@ def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path, advance
         for side in sides:
             if side.side.own:
                 groups.list_to_drop(shared, side.number, used, folder)
-        advanced()
+        compared.advanced()
     return shared
 
 
@@ -420,7 +414,7 @@ def shared_without(
     rest = [name for name in columns if name not in numbering]
     if not numbering or not rest:
         return None
-    without = find_shared(record(compared, rest, label, folder), compared.sides, folder, compared.advanced)
+    without = find_shared(compared, record(compared, rest, label, folder), folder)
     more = any(counts[1] > shared.pairs[pair][1] for pair, counts in without.pairs.items())
     return (numbering, without) if more else None
 
@@ -493,7 +487,6 @@ def _kept_shards(
     writer: Writer, format_name: str, side: OpenSide, mask: NDArray[np.bool_], folder: Path
 ) -> list[ShardFile]:
     """The shards of a split without the marked rows: those that lose none stay where they are."""
-    format_ = formats.get(format_name)
     kept: list[ShardFile] = []
     for number, shard in enumerate(side.side.dataset.splits[side.side.split]):
         leave = mask[side.first_rows[number] : side.first_rows[number + 1]]
@@ -501,8 +494,8 @@ def _kept_shards(
             kept.append(shard)
         elif not leave.all():
             rows = pa.concat_tables(side.shards.tables(number, side.shards.schema.names))
-            path = folder / f"{side.side.split}-{number:05d}{format_.SUFFIX}"
-            format_.write_shard(rows.filter(pa.array(~leave)).combine_chunks(), path)
+            path = folder / f"{side.side.split}-{number:05d}{formats.get(format_name).SUFFIX}"
+            formats.write_shard(format_name, rows.filter(pa.array(~leave)).combine_chunks(), path)
             entry = writer.put(path.name, path)
             path.unlink()
             left = int((~leave).sum())

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, RowPositi
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.quoting import column_shown
 from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
-from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests
+from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests, group_starts
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
@@ -45,7 +44,6 @@ MISSED = 0.005
 LONGEST = 2**20
 
 
-@dataclass
 class Near:
     """Which rows are near duplicates of rows in which sides.
 
@@ -55,21 +53,13 @@ class Near:
         examples: (earlier, later) → row of later → the first row of earlier that was found.
     """
 
-    sides: Sequence[OpenSide]
-    first_rows: NDArray[np.int64]
-    near_of: NDArray[np.unsignedinteger]
-    examples: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, sides: Sequence[OpenSide]) -> Near:
+    def __init__(self, sides: Sequence[OpenSide]) -> None:
         """Nothing is found yet."""
-        first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
         assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
-        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1)))
-
-    def side_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each row's side."""
-        return np.searchsorted(self.first_rows, rows, "right") - 1
+        self.sides = sides
+        self.first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
+        self.near_of = np.zeros(int(self.first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1))
+        self.examples: dict[tuple[int, int], dict[int, int]] = {}
 
     def is_noted(self, text: Same, other: Same) -> bool:
         """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
@@ -133,7 +123,7 @@ class Near:
 
 def find_near(compared: Compared, spec: NearSpec, folder: Path) -> Near:
     """The near duplicates of all sides in a text column."""
-    near = Near.of(compared.sides)
+    near = Near(compared.sides)
     banded = _banded(compared, spec, folder, near)
     candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
     if not len(candidates):
@@ -177,8 +167,8 @@ def _buckets(banded: Spilled, near: Near) -> Iterator[tuple[NDArray[np.int64], N
         key, row = table.column("key").to_numpy(), table.column("row").to_numpy()
         order = np.lexsort((row, key))
         key, row = key[order], row[order]
-        side = near.side_of(row)
-        begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+        side = np.searchsorted(near.first_rows, row, "right") - 1
+        begins = group_starts(key)
         use = uses[side]
         low, high = np.minimum.reduceat(use, begins), np.maximum.reduceat(use, begins)
         ends = np.append(begins[1:], len(key))

@@ -50,7 +50,7 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
     compared = open_sides(request.sides, folders, request.fields, advances(report, REPORT_S))
     with scratch.make("contamination") as folder:
         noted = record(compared, request.columns, request.label, folder.path)
-        shared = find_shared(noted, compared.sides, folder.path, compared.advanced)
+        shared = find_shared(compared, noted, folder.path)
         near = find_near(compared, section.near, folder.path) if section.near else None
         overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
         conflicts = shared.of_labels(compared.sides) if request.label else None

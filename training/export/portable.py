@@ -115,7 +115,7 @@ class Portable(nn.Module):
         return {**inputs, **zeros}
 
 
-def named(result: Any, left_out: list[str], name: str = "") -> Inputs:
+def named(result: Any, left_out: list[str]) -> Inputs:
     """The tensors in what a step returned: a tensor is called `prediction`, others by their key, field or position.
 
     Args:
@@ -124,12 +124,12 @@ def named(result: Any, left_out: list[str], name: str = "") -> Inputs:
     Raises: UserCodeError if there is no tensor.
     """
     found: Inputs = {}
-    for path, value in _leaves(result, name):
+    for path, value in _leaves(result, ""):
         if isinstance(value, Tensor):
             found[path or NAME] = value
         else:
             left_out.append(f"{path or NAME} ({type(value).__name__})")
-    if not found and not name:
+    if not found:
         raise UserCodeError(
             f"The module returns a {type(result).__name__} without a tensor, so there is nothing to export.",
             remedy="Return a tensor, or a dictionary or tuple of tensors.",

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from data_contracts.errors import GateNotMet, TrainwrightError, UsageError, UserCodeError
+from data_contracts.errors import GateNotMet, UsageError, UserCodeError
 from data_contracts.messages.commands import EXPORT, Agreement, Exported, ExportRequest, TensorFacts, Tolerance
 from data_contracts.quoting import describe, withhold
 from infra import scratch
@@ -51,6 +51,7 @@ from training.export.portable import (
     traced,
 )
 from training.loader import Shards, Split, stored_order
+from training.loader.loaders import ReadyBatches
 from training.score.team import Progress, local_copy, read_again
 from training.user.imports import user_code
 from training.user.ready import (
@@ -297,36 +298,12 @@ def _difference(reference: Tensor, got: Any, allowed: Tolerance, output: str) ->
         )
     if not here.size:
         return 0.0, 0.0
-    if here.dtype == bool or there.dtype == bool:
-        here, there = here.astype(np.int8), there.astype(np.int8)
     with np.errstate(invalid="ignore"):
         difference = np.abs(there.astype(np.float64) - here.astype(np.float64))
-    same = (here == there) | (np.isnan(here) & np.isnan(there))
-    difference = np.where(same, 0.0, difference)
     difference = np.where(np.isnan(difference), np.inf, difference)
+    difference[(here == there) | (np.isnan(here) & np.isnan(there))] = 0.0
     limit = np.where(np.isfinite(here), allowed.atol + allowed.rtol * np.abs(here), 0.0)
     return float(difference.max()), float((difference - limit).max())
-
-
-class Batches:
-    """Batches as the Trainer takes them from a loader; a plain list would be several loaders."""
-
-    def __init__(self, batches: Sequence[Any]) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._batches)
-
-
-def reference(trainer: Any, module: Any, batches: Sequence[Any]) -> list[Any]:
-    """What the module returns for each batch, as evaluate gets it: from the Trainer's predict."""
-    found = trainer.predict(module, dataloaders=Batches(batches))
-    if not isinstance(found, list) or len(found) != len(batches):
-        raise TrainwrightError("The Trainer did not predict every batch of the sample.")
-    return found
 
 
 @dataclass(frozen=True)
@@ -345,11 +322,6 @@ class ComparedRows:
     transform: Any
     ranges: list[tuple[int, int]]
     batches: list[Any]
-
-    @property
-    def rows(self) -> int:
-        """Rows of the sample."""
-        return self.ranges[0][1]
 
 
 def main(request: ExportRequest, report: Report) -> Exported:
@@ -402,7 +374,11 @@ def _program(
     inputs = {one.name: sample.inputs[one.name] for one in facts}
     state = [value for value in module.state_dict().values() if isinstance(value, Tensor)]
     left_out = portable.course.left_out
-    _write(request, program, inputs, portable.course, sum(one.nbytes for one in state))
+    if request.format == "torch":
+        write_torch(program, folder)
+    else:
+        example = {name: torch.zeros_like(value[:2]) for name, value in inputs.items()}
+        write_onnx(program, example, portable.course, folder, sum(one.nbytes for one in state))
     progress.moved(long=True)
     file = folder / (TORCH if request.format == "torch" else ONNX)
     found = run_fresh(file, request.format, inputs, names, sample.ranges)
@@ -422,7 +398,7 @@ def _program(
         transform=None if transform is None else sample.transform is not None,
         transform_fault=fault,
         agreements=agreements,
-        sample=sample.rows,
+        sample=sample.ranges[0][1],
         batch_sizes=sorted({end - first for first, end in sample.ranges}),
         precision=str(trainer.precision),
         versions=versions,
@@ -437,20 +413,11 @@ def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Traine
     return portable, program, facts
 
 
-def _write(request: ExportRequest, program: Any, inputs: dict[str, Tensor], course: Course, num_bytes: int) -> None:
-    folder = Path(request.folder)
-    if request.format == "torch":
-        write_torch(program, folder)
-        return
-    example = {name: torch.zeros_like(value[:2]) for name, value in inputs.items()}
-    write_onnx(program, example, course, folder, num_bytes)
-
-
-def _expected(portable: Portable, module: L.LightningModule, trainer: L.Trainer, sample: ComparedRows) -> list[Any]:
-    """What the module returns for the sample's batches in evaluate's way."""
+def _expected(portable: Portable, module: L.LightningModule, trainer: L.Trainer, sample: ComparedRows) -> Any:
+    """What the module returns for each of the sample's batches, as evaluate gets it: from the Trainer's predict."""
     if portable.step == "forward":
         module.predict_step = lambda batch, *_: portable._called(batch)  # type: ignore[method-assign]
-    return reference(trainer, module, sample.batches)
+    return trainer.predict(module, dataloaders=ReadyBatches(sample.batches, len(sample.batches)))
 
 
 def _sample(request: ExportRequest, transform: Any, *, included: bool) -> ComparedRows:

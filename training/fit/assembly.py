@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import Trainer
 
 from data_contracts.errors import UsageError
@@ -27,7 +26,7 @@ from training.fit.loop import install
 from training.fit.measuring import ActivityCallback, History, keep_logger_files
 from training.fit.reports import Reports, watch_collectives
 from training.fit.resume import WarmStart
-from training.fit.strategies import make_strategy
+from training.fit.strategies import make_strategy, on_gpu
 from training.fit.supervisor import Supervisor
 from training.lightning_adapter import call_at_the_end
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader, ahead_bytes
@@ -66,7 +65,7 @@ def train(
         supervisor.loader = loaders["train_dataloaders"]
         supervisor.held_split = loaders.get("val_dataloaders", loaders["train_dataloaders"]).split
     call_at_the_end(trainer, functools.partial(supervisor.finish, trainer))
-    supervisor.listen()
+    supervisor.agreement.listen()
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **with_view(loaders))
     except BaseException as error:
@@ -77,14 +76,14 @@ def train(
         if "train_dataloaders" in loaders:
             loaders["train_dataloaders"].close()
         keep_logger_files(trainer, context, store)
-    if supervisor.last is None:
+    if supervisor.saver.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
     samples = loaders["train_dataloaders"].samples if plan is not None else 0
     summary = _summary(context, plan, trainer, supervisor.activity, warm.sentence if warm else "", samples)
-    return supervisor.last if context.rank == 0 else None, summary
+    return supervisor.saver.last if context.rank == 0 else None, summary
 
 
 def _ended_early(trainer: Trainer, configured: Mapping[str, Any]) -> bool:
@@ -169,19 +168,14 @@ def our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
         sampling=Sampling(dataset.ref.id, train.seed, train.loader),
         rank=context.rank,
         ahead_bytes=ahead_bytes(train_rows.row_bytes * plan.micro_batch, room),
-        pin=_on_gpu(context),
+        # Lightning copies from pinned memory without waiting.
+        pin=on_gpu((context.lightning.get("trainer") or {}).get("accelerator") or "auto"),
         skip=context.skip,
     )
     loaders: dict[str, Any] = {"train_dataloaders": loader}
     if dataset.rows("val"):
         loaders["val_dataloaders"] = OrderedLoader(rows("val"), plan.micro_batch, context.rank, context.world_size)
     return plan, loaders
-
-
-def _on_gpu(context: Context) -> bool:
-    """Whether batches go to a CUDA device: Lightning copies from pinned memory without waiting."""
-    accelerator = (context.lightning.get("trainer") or {}).get("accelerator") or "auto"
-    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
 def _folder(context: Context, store: Store, what: Checkpoint | Ref, name: str) -> Path:

@@ -104,18 +104,15 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
             remedy="Run with CUDA_LAUNCH_BLOCKING=1, or on a CPU, to see the line; then correct it.",
             user_traceback=user_traceback(error, project),
         )
-    if _taking_up(error):
+    # The Trainer or this rank was restoring a checkpoint's state.
+    if any(map(_is_restoring, traceback.extract_tb(error.__traceback__))):
         return CorruptError(
             f"The training cannot continue from its checkpoint, which does not fit it: {describe(error, project)}."
-        )
-    if isinstance(error, MisconfigurationException):
-        return UsageError(
-            f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
         )
     if isinstance(error, SystemExit):
         return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
     library = _raised_in_library(error)
-    if library == "lightning":
+    if isinstance(error, MisconfigurationException) or library == "lightning":
         return UsageError(
             f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
         )
@@ -127,11 +124,6 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
     return TrainwrightError(
         f"The training failed: {describe(error, project)}.", user_traceback=user_traceback(error, project)
     )
-
-
-def _taking_up(error: BaseException) -> bool:
-    """Whether the Trainer or this rank was restoring a checkpoint's state."""
-    return any(map(_is_restoring, traceback.extract_tb(error.__traceback__)))
 
 
 def _is_restoring(frame: traceback.FrameSummary) -> bool:

@@ -201,10 +201,6 @@ class LossWatch:
         # Samples consumed when the losses, and when the weights, were last known to be fine.
         self._loss_at = self._weight_at = 0
 
-    def begin(self, samples: int) -> None:
-        """Resume from a checkpoint, whose weights are finite."""
-        self._loss_at = self._weight_at = samples
-
     def take(self, outputs: Any) -> None:
         """Record the loss that a step returned, without waiting for it."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs

@@ -94,6 +94,13 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
     train = TrainSpec.model_validate(launch.train)
     assert isinstance(train.lightning, dict), "the launcher inlines the Lightning config"
     folder = env.get(DATASET, "")
+    try:
+        json.dumps(launch.sealed, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(
+            "train.lightning holds a number that is not finite, which a checkpoint's settings cannot.",
+            remedy="Leave it out, or write a finite one.",
+        ) from error
     return Context(
         training=launch.training,
         generation=launch.generation,
@@ -108,7 +115,7 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         stop=launch.stop,
         provenance=launch.provenance,
         targets=launch.targets,
-        sealed=_sealable(launch.sealed),
+        sealed=launch.sealed,
         heartbeat_s=launch.heartbeat_s,
         rank=int(env["RANK"]),
         local_rank=int(env["LOCAL_RANK"]),
@@ -122,14 +129,3 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         store_uri=env[STORE],
         store_options=store_options(env),
     )
-
-
-def _sealable(settings: Mapping[str, object]) -> Mapping[str, object]:
-    try:
-        json.dumps(settings, allow_nan=False)
-    except ValueError as error:
-        raise UsageError(
-            "train.lightning holds a number that is not finite, which a checkpoint's settings cannot.",
-            remedy="Leave it out, or write a finite one.",
-        ) from error
-    return settings

@@ -68,7 +68,7 @@ class ActivityCallback(L.Callback):
     def waits(self, trainer: L.Trainer) -> tuple[float, str]:
         """Share of the training's time that was spent waiting for data, and what took longest while preparing it."""
         loader = loader_of(trainer)
-        spent = {"your loader": 1.0} if loader is None else loader.spent
+        spent = {"your loader": 1.0} if loader is None else loader.split.spent
         cause = max(spent, key=lambda name: spent[name], default="")
         return self._reports.wait_share, cause
 
@@ -91,26 +91,20 @@ class ActivityCallback(L.Callback):
         self.enter("stepping")
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that validation begins; its first batch may have to be compiled."""
+        """Note that the user's hooks follow, or a validation, whose first batch may have to be compiled."""
         self.enter("hooks")
+
+    on_validation_epoch_end = on_train_end = on_validation_start
 
     def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
         """A batch of the validation is done."""
         self._reports.activity.moved()
         self.enter("validation")
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that the user's hooks follow."""
-        self.enter("hooks")
-
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note that the user's hooks follow."""
         if self._stepped is not None:
             self.stepping_s = time.monotonic() - self._stepped
-        self.enter("hooks")
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that the user's hooks follow."""
         self.enter("hooks")
 
 

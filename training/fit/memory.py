@@ -119,19 +119,6 @@ def _bytes(tensors: Any) -> int:
     return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
 
-class _Batches:
-    """A loader of which only the length is asked."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-
 @contextlib.contextmanager
 def default_type(config: Mapping[str, Any]) -> Iterator[None]:
     """Let new tensors have the type that a `-true` precision of the Trainer's config gives them."""
@@ -152,7 +139,7 @@ def with_trainer(module: LightningModule, config: Mapping[str, Any], steps: int)
     lasts = {name: config[name] for name in ("max_steps", "max_epochs") if config.get(name) is not None}
     lasts.setdefault("max_epochs", -1 if "max_steps" in lasts else 1_000)  # Lightning sets this when it fits
     module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **lasts)
-    attach_loader(module.trainer, module, _Batches(steps or STEPS))
+    attach_loader(module.trainer, module, range(steps or STEPS))  # only its length is asked
 
 
 def optimizers_of(made: Any) -> Iterator[torch.optim.Optimizer]:
@@ -205,7 +192,8 @@ def _step(request: SizeRequest, rows: int, kept_bytes: int) -> StepMemory:
             if count != 1:
                 raise Unprobed(f"the module has {count} optimizers")
             batch = _placed(batch, fake, config)
-            _quiet(module)
+            for name in ("log", "log_dict"):  # without a running Trainer there is nothing to log to
+                setattr(module, name, lambda *_, **__: None)
             saved = _saved_bytes(module, batch, str(config.get("precision") or ""))
     given: list[torch.Tensor] = []
     apply_to_collection(batch, torch.Tensor, given.append)
@@ -263,12 +251,6 @@ def _placed(batch: Any, fake: FakeTensorMode, config: Mapping[str, Any]) -> Any:
         return made.to(dtype) if dtype is not None and made.is_floating_point() else made
 
     return apply_to_collection(batch, torch.Tensor, place)
-
-
-def _quiet(module: LightningModule) -> None:
-    """Logged values are dropped: without a running Trainer there is nothing to log to."""
-    for name in ("log", "log_dict"):
-        setattr(module, name, lambda *_, **__: None)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+import psutil
+
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import (
@@ -470,19 +472,10 @@ class Measures:
             loss=self.loss,
             gradient_norm=self.gradient_norm,
             mfu=self.mfu,
-            memory_bytes=resident_bytes(),
+            memory_bytes=psutil.Process().memory_info().rss,
             device_memory_bytes=None if self.device_memory is None else self.device_memory(),
             saves=self._saves,
             failed_saves=self._failed_saves,
             saving_s=round(self._saving_s, 6),
             newest_saves=self._newest_saves,
         )
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is resident; 0 where the kernel does not say."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -19,6 +19,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -182,21 +183,13 @@ def restore_running(trainer: L.Trainer, state: Mapping[str, Any]) -> None:
     for path, metric in _own_metrics(trainer):
         kept = state["metrics"].get(path)
         if kept is not None:
-            restore_states(metric, _moved(kept["states"], device), kept["count"])
-    resume_logged(trainer, _moved(state["logged"], device))
+            restore_states(metric, move_data_to_device(kept["states"], device), kept["count"])
+    resume_logged(trainer, move_data_to_device(state["logged"], device))
 
 
 def _own_metrics(trainer: L.Trainer) -> list[tuple[str, Metric]]:
     modules = trainer.lightning_module.named_modules()
     return [(path, module) for path, module in modules if isinstance(module, Metric)]
-
-
-def _moved(value: Any, device: Any) -> Any:
-    if isinstance(value, list):
-        return [_moved(item, device) for item in value]
-    if isinstance(value, dict):
-        return {name: _moved(item, device) for name, item in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else value
 
 
 class WarmStart(L.Callback):
@@ -348,7 +341,7 @@ def _outside(folder: Path) -> Index:
     tensors: dict[str, Entry] = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = TensorFile(path)
-        for key in file.keys():  # noqa: SIM118  (no dictionary)
+        for key in file.keys:
             (dtype, shape), name = file.kind(key), f"{WEIGHTS}/{key}"
             if dtype not in _DTYPES:
                 raise UsageError(f"train.init_from: {path.name}: {key} is {dtype}, which is not read here.")

@@ -20,6 +20,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,25 @@ def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") 
         return SealedDDP(timeout=timeout)
     if train.sharded:
         return ShardedStrategy(train.shard_modules, train.mesh(world_size), timeout)
-    on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return SealedSingle(device="cuda:0" if on_gpu else "cpu")
+    return SealedSingle(device="cuda:0" if on_gpu(accelerator) else "cpu")
+
+
+def on_gpu(accelerator: str) -> bool:
+    """Whether a rank with this accelerator of a Lightning config works on a CUDA device."""
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
 class _ReadsSealed(Strategy):
     """Reads a checkpoint's folder into the dictionary that Lightning restores from."""
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The checkpoint with every tensor whole, on the CPU."""
+        """The checkpoint with its tensors as `placed_reader` reads them."""
         with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, reader.read)
+            return read_state(reader.folder, self.placed_reader(reader))
+
+    def placed_reader(self, reader: TensorReader) -> Get:
+        """Reads a checkpoint's tensors by name: whole, on the CPU."""
+        return reader.read
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Give the module its weights: their names may be a compiled module's, and none is rounded."""
@@ -92,9 +101,9 @@ class _ReadsSealed(Strategy):
         super().load_model_state_dict(_renamed(checkpoint, self.lightning_module), strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Give the optimizers their state, after checking that it belongs to them."""
+        """Give the optimizers their state, or this rank's part, after checking that it belongs to them."""
         _check_optimizers(self.optimizers, checkpoint)
-        super().load_optimizer_state_dict(checkpoint)
+        Strategy.load_optimizer_state_dict(self, checkpoint)
 
 
 class _ExactMeans(ParallelStrategy):
@@ -148,7 +157,7 @@ class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
     """One rank."""
 
 
-class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
+class ShardedStrategy(_ExactMeans, _ReadsSealed, ModelParallelStrategy):
     """FSDP2 on any device: parameters, gradients and optimizer state are sharded over all ranks, or over a replica's
     ranks.
 
@@ -203,14 +212,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         if learning:
             _average_gradients(learning)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The checkpoint with this rank's part of every sharded tensor, and the other tensors whole."""
-        with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, self.placed_reader(reader))
-
     def placed_reader(self, reader: TensorReader) -> Get:
         """Reads a checkpoint's tensors by name; of a sharded parameter, this rank's part."""
-        return _PlacedReader(reader, self._templates()).read
+        return partial(_read_placed, reader, self._templates())
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -219,13 +223,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Copy the parts into the sharded parameters."""
-        assert self.lightning_module is not None
         Strategy.load_model_state_dict(self, _renamed(checkpoint, self.lightning_module), strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Give the optimizers their parts."""
-        _check_optimizers(self.optimizers, checkpoint)
-        Strategy.load_optimizer_state_dict(self, checkpoint)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The module's state as this rank holds it: sharded tensors, nothing gathered or copied."""
@@ -254,7 +252,8 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         # Groups of a subset of the ranks have torch's own timeout.
         for name in names:
             _set_pg_timeout(self._collective_timeout, mesh.get_group(name))
-        self._whole = unsharded(module)
+        # Nothing of a number could be sharded.
+        self._whole = [parameter for parameter in module.parameters() if not parameter.dim()]
         for unit in [*units(module, self._shard_modules), module]:
             fully_shard(unit, mesh=mesh, ignored_params=set(self._whole))
         # A step that calls submodules directly bypasses the root's forward, where parameters are gathered.
@@ -272,7 +271,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         return found
 
 
-def _renamed(checkpoint: Mapping[str, Any], module: LightningModule) -> dict[str, object]:
+def _renamed(checkpoint: Mapping[str, Any], module: LightningModule | None) -> dict[str, object]:
     return {**checkpoint, WEIGHTS: as_named(checkpoint[WEIGHTS], module)}
 
 
@@ -295,32 +294,23 @@ def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) 
                     )
 
 
-class _PlacedReader:
-    """Reads a tensor with its parameter's placement: for a sharded parameter, this rank's part alone."""
-
-    def __init__(self, reader: TensorReader, templates: Mapping[str, torch.Tensor]) -> None:
-        self._reader = reader
-        self._templates = templates
-
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name, on the parameter's device."""
-        entry = self._reader.entry(name)
-        # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
-        like = self._templates.get(plain_name(name), self._templates.get("/".join(name.split("/")[:4])))
-        if not isinstance(like, DTensor):
-            return self._reader.read(name)
-        mesh = like.device_mesh
-        if tuple(like.shape) == entry.shape:
-            shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
-            part = self._reader.read_part(name, offset, shape).to(mesh.device_type)
-            return DTensor.from_local(
-                part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-            )
-        whole = self._reader.read(name)
-        if not entry.sharded:
-            return whole
-        # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
-        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+def _read_placed(reader: TensorReader, templates: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A tensor on its parameter's device and with its placement: of a sharded parameter, this rank's part alone."""
+    entry = reader.entry(name)
+    # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
+    like = templates.get(plain_name(name), templates.get("/".join(name.split("/")[:4])))
+    if not isinstance(like, DTensor):
+        return reader.read(name)
+    mesh = like.device_mesh
+    if tuple(like.shape) == entry.shape:
+        shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
+        part = reader.read_part(name, offset, shape).to(mesh.device_type)
+        return DTensor.from_local(part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
+    whole = reader.read(name)
+    if not entry.sharded:
+        return whole
+    # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
+    return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _average_gradients(numbers: Sequence[nn.Parameter]) -> None:
@@ -420,11 +410,6 @@ def units(module: nn.Module, shard_modules: list[str] | int | None) -> list[nn.M
         modules += _of_other_types(unit, own, places)
         modules.append(unit)
     return modules[:-1]
-
-
-def unsharded(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are one number: nothing of them could be sharded, so every rank holds them."""
-    return [parameter for parameter in module.parameters() if not parameter.dim()]
 
 
 class _Places:

@@ -67,6 +67,7 @@ class Supervisor(L.Callback):
     Attributes:
         activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
         validated: the one that knows which weights were validated.
+        saver: this rank's part in saving; agreement: in what all ranks agree on.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
         loader: our loader; None where the user's code has its own.
     """
@@ -79,25 +80,16 @@ class Supervisor(L.Callback):
         self.held_split: Split | None = None
         self.loader: TrainLoader | None = None
         self._context, self._reports, self._plan = context, reports, plan
-        self._saver = Saver(context, store, reports, history, plan)
+        self.saver = Saver(context, store, reports, history, plan)
         self._cadence = Cadence(context.train)
-        self._agreement = Agreement(context.train.collective_timeout_s)
-        self.validated = ValidatedWeights(context.train.select, self._agreement)
+        self.agreement = Agreement(context.train.collective_timeout_s)
+        self.validated = ValidatedWeights(context.train.select, self.agreement)
         self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
         samples = 0 if context.resume is None else store.manifest(context.resume.ref).settings["samples"]
         self._resume = Resume(context, history, plan is None, resume, samples)
         self._begun = False
         # Whether this look between two steps has waited for the device, and when its values were last read.
         self._looked, self._read_at = False, 0.0
-
-    @property
-    def last(self) -> Checkpoint | None:
-        """The newest checkpoint that is sealed: written here or resumed from."""
-        return self._saver.last
-
-    def listen(self) -> None:
-        """Take SIGTERM as a request to stop."""
-        self._agreement.listen()
 
     def passes_over(self, loop: StepLoop) -> bool:
         """Whether the next micro-batch is skipped."""
@@ -107,8 +99,8 @@ class Supervisor(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that all state can be saved."""
         try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
-        self._saver.meet()
-        self._agreement.meet(trainer.world_size)
+        self.saver.background.meet(trainer.world_size)
+        self.agreement.meet(trainer.world_size)
         if self._plan is None:
             warn_of_batch_size(trainer, self._context)
         self._reports.begin()
@@ -131,12 +123,12 @@ class Supervisor(L.Callback):
             # Again, because hooks of the module that ran since then may have made more state.
             try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
             if self._resume.begin(trainer, fetcher, done):
-                self._loss.begin(self._samples(trainer))
+                self._loss.fine(self._samples(trainer), weights=True)  # those of a checkpoint are finite
             self._cadence.begin()
         if done % trainer.accumulate_grad_batches:
             return
         step, measured = trainer.global_step, self.validated.step == trainer.global_step
-        due = self._cadence.is_due(step, self._saver.step, epoch_begins=done == 0, measured=measured)
+        due = self._cadence.is_due(step, self.saver.step, epoch_begins=done == 0, measured=measured)
         planned = self._context.stop if self._stops_here(trainer) else None
         self._looked = False
         flag = self._agree(trainer, saving=due or planned is not None)
@@ -155,8 +147,8 @@ class Supervisor(L.Callback):
         self.activity.enter("hooks")
 
     def finish_saving(self) -> None:
-        """Let a checkpoint that is being saved finish, before this rank ends."""
-        self._saver.finish_pending()
+        """Let a checkpoint that is being saved finish, before this rank ends with an error: its steps are good."""
+        self.saver.background.wait_quietly(SAVED_WITHIN_S)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state that a resumed run needs and Lightning does not save."""
@@ -177,12 +169,12 @@ class Supervisor(L.Callback):
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
         self._looked |= look
-        flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
+        flag = self.agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
         if flag in (DUE, STOP) and not saving:
             # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
         if flag == NOT_SAVED:
-            self._saver.wait()
+            self.saver.background.wait()
         samples = self._samples(trainer)
         if flag > WRONG:
             raise diverged(trainer, flag - WRONG, self._loss.since(flag - WRONG, samples), samples)
@@ -195,19 +187,19 @@ class Supervisor(L.Callback):
         return flag
 
     def _own_flag(self, trainer: L.Trainer) -> int:
-        if self._saver.failed:
+        if self.saver.background.failed:
             return NOT_SAVED
-        asked = self._agreement.stop_signalled or self._reports.stop_asked
+        asked = self.agreement.stop_signalled or self._reports.stop_asked
         if asked or self._stops_here(trainer):
             return STOP
-        return DUE if self._cadence.is_time(trainer.global_step, self._saver.step) else CONTINUE
+        return DUE if self._cadence.is_time(trainer.global_step, self.saver.step) else CONTINUE
 
     def _stops_here(self, trainer: L.Trainer) -> bool:
         """Whether this generation is to end after the step that was done."""
         return self._context.stop is not None and trainer.global_step >= self._context.stop.step
 
     def _save(self, trainer: L.Trainer, *, wait: bool = False, last: bool = True, clocked: bool = False) -> None:
-        saver, resume, began = self._saver, self._resume, time.monotonic()
+        saver, resume, began = self.saver, self._resume, time.monotonic()
         self.activity.enter("checkpoint")
         if saver.step != trainer.global_step:
             state, own = dump_checkpoint(trainer), resume.rank_state(trainer)
@@ -219,7 +211,7 @@ class Supervisor(L.Callback):
             saver.save(trainer, state, own, metrics, self._samples(trainer), held_loss)
             self._cadence.begin()
         if wait:
-            saver.wait()
+            saver.background.wait()
         else:
             self._reports.stalled(time.monotonic() - began)
         self.activity.enter("between")
@@ -309,6 +301,7 @@ class Saver:
     Attributes:
         last: the newest checkpoint that is sealed: written here or resumed from.
         step: the step of the newest checkpoint that was begun.
+        background: the thread that writes it.
     """
 
     def __init__(self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None) -> None:
@@ -317,26 +310,9 @@ class Saver:
         self._context, self._store, self._reports = context, store, reports
         self._history, self._plan = history, plan
         self._staging = Staging()
-        self._background = BackgroundWork()
+        self.background = BackgroundWork()
         self._generations: list[dict[str, Any]] | None = None
         self._codes = read_codes(context.scratch)
-
-    def meet(self) -> None:
-        """Create the background thread's group. Collective; call it once the ranks have found each other."""
-        self._background.meet(self._context.world_size)
-
-    @property
-    def failed(self) -> bool:
-        """Whether saving the newest checkpoint failed; `wait` raises the cause."""
-        return self._background.failed
-
-    def wait(self) -> None:
-        """Wait until the newest checkpoint is sealed; raises the cause if it could not be."""
-        self._background.wait()
-
-    def finish_pending(self) -> None:
-        """Let a pending checkpoint finish before the rank ends with another error: its steps are good."""
-        self._background.wait_quietly(SAVED_WITHIN_S)
 
     def save(
         self,
@@ -358,7 +334,7 @@ class Saver:
         """
         context, step = self._context, trainer.global_step
         # The previous capture's staging buffers are reused.
-        self._background.wait()
+        self.background.wait()
         taken = capture(state, own, context.rank, staging=self._staging)
         facts = {
             "step": step,
@@ -375,14 +351,14 @@ class Saver:
 
         def work() -> None:
             with self._reports.saving(step):
-                ref = save(place, taken, context.world_size, history, self._background.group)
+                ref = save(place, taken, context.world_size, history, self.background.group)
             origin = {"key": context.key, "training": context.training, "generation": context.generation}
             self.last = Checkpoint(ref=ref, **origin, **facts, **skipped)
             if context.rank == 0:
                 self._reports.sealed(self.last)
 
         self.step = step
-        self._background.start(work)
+        self.background.start(work)
 
     def _generations_to(self, device: torch.device) -> Mapping[str, object]:
         """The part of the provenance that lists the generations up to here; {} on all ranks but the one that seals.
@@ -417,10 +393,6 @@ class Saver:
             facts=machine_facts(device),
         )
 
-    def _code(self, uri: str, identity: str) -> dict[str, str]:
-        """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
-        return self._codes.code(layout.manifest(uri), {"id": identity})
-
     def _place(self, step: int, settings: dict[str, Any], generations: Mapping[str, object]) -> CheckpointTarget:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
@@ -438,7 +410,7 @@ class Saver:
             },
             sealed=context.sealed,
             scratch=context.scratch,
-            code=self._code,
+            code=lambda uri, identity: self._codes.code(layout.manifest(uri), {"id": identity}),
             on_wait=lambda error: self._reports.waits(error.message),
         )
 

@@ -39,9 +39,6 @@ class Format(Protocol):
         however they are chunked.
         """
 
-    def write_shard(self, table: pa.Table, path: Path) -> None:
-        """Write what `encode` gives to a new file."""
-
     def read_blocks(
         self, path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
     ) -> Iterator[pa.Table]:
@@ -53,6 +50,12 @@ class Format(Protocol):
 def get(name: str) -> Format:
     """The format called `name`: `parquet` or `tfrecord`."""
     return cast(Format, import_module(f"training.formats.{name}"))
+
+
+def write_shard(format_name: str, table: pa.Table, path: Path) -> None:
+    """Write the normalised rows to a new file."""
+    with path.open("wb") as file:
+        file.writelines(get(format_name).encode(table))
 
 
 def shard_path(folder: Path, dataset: Dataset, shard: ShardFile) -> Path:

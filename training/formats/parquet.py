@@ -67,12 +67,6 @@ def encode(table: pa.Table) -> Iterator[memoryview]:
         yield from written.taken()
 
 
-def write_shard(table: pa.Table, path: Path) -> None:
-    """Write what `encode` gives to a new file."""
-    with path.open("wb") as file:
-        file.writelines(encode(table))
-
-
 def _row_group_rows(table: pa.Table) -> int:
     size = sum(_value_bytes(column) for column in table.columns)
     return max(1, min(ROW_GROUP_ROWS, table.num_rows * ROW_GROUP_BYTES // max(1, size)))
@@ -104,7 +98,9 @@ def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if start < rows:
-                yield _fitted(file.read_row_group(group, columns=wanted.names), wanted).slice(start)
+                table = file.read_row_group(group, columns=wanted.names)
+                columns_in_order = [table.column(name) for name in wanted.names]
+                yield pa.Table.from_arrays(columns_in_order, schema=wanted).slice(start)
             start = max(0, start - rows)
 
 
@@ -145,5 +141,52 @@ def _check(path: Shard, stored: pa.Schema, expected: pa.Schema) -> None:
             )
 
 
-def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([table.column(name) for name in schema.names], schema=schema)
+class TableFile:
+    """Collects tables of one schema and writes their rows to a Parquet file, in groups of `group_rows`.
+
+    Attributes:
+        schema: of the first table.
+        refused: why there is no file; "" if there is one.
+    """
+
+    def __init__(self, path: Path, group_rows: int = 2**16) -> None:
+        self.path = path
+        self.schema: pa.Schema | None = None
+        self.refused = ""
+        self._group_rows = group_rows
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def append(self, table: pa.Table) -> bool:
+        """Append the rows; returns False, and appends nothing, if the schema is not that of the first table."""
+        if self.schema is not None and table.schema != self.schema:
+            return False
+        self.schema = table.schema
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        while self._rows >= self._group_rows:
+            self._write(self._group_rows)
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """There is no file for this reason; the first one counts. Forget the rows that are not written yet."""
+        self.refused = self.refused or reason
+        self._waiting.clear()
+        self._rows = 0
+
+    def close(self) -> bool:
+        """Complete the file; returns whether there is one: without rows there is none."""
+        if self._rows:
+            self._write(self._rows)
+        if self._writer is not None:
+            self._writer.close()
+        return self._writer is not None
+
+    def _write(self, rows: int) -> None:
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, table.schema)
+        self._writer.write_table(table.slice(0, rows), row_group_size=self._group_rows)
+        self._waiting = [table.slice(rows)]
+        self._rows -= rows

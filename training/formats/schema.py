@@ -175,12 +175,8 @@ def narrow(table: pa.Table) -> pa.Table:
         raise UsageError(
             f"Two columns are called {column_shown(repr(twice[0]))}.", remedy="Rename one of them in shards.transform."
         )
-    fields, columns = [], []
-    for field, column in zip(table.schema, table.columns, strict=True):
-        field, column = _column(field, column)
-        fields.append(field)
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    narrowed = [_column(field, column) for field, column in zip(table.schema, table.columns, strict=True)]
+    return pa.Table.from_arrays([column for _, column in narrowed], schema=pa.schema([field for field, _ in narrowed]))
 
 
 def widen(left: pa.Schema, right: pa.Schema) -> pa.Schema:
@@ -464,8 +460,6 @@ class Facts:
 
     def schema(self) -> pa.Schema:
         """The schema of shards; UsageError for a column that shards cannot hold."""
-        assert self.form is not None
-        assert self.raw is not None
         return finish(self.form, self.raw)
 
     def _look_at(self, column_field: pa.Field, column: pa.ChunkedArray, of_row: NDArray[np.int16]) -> None:

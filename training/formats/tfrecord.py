@@ -81,12 +81,6 @@ def encode(table: pa.Table) -> Iterator[memoryview]:
             yield framed.data.data
 
 
-def write_shard(table: pa.Table, path: Path) -> None:
-    """Write what `encode` gives to a new file."""
-    with path.open("wb") as file:
-        file.writelines(encode(table))
-
-
 def _blocks(table: pa.Table) -> Iterator[pa.Table]:
     """The rows, at most BLOCK_ROWS and BLOCK_BYTES at a time, or one row that is larger."""
     if table.num_rows > 1 and table.nbytes > BLOCK_BYTES:

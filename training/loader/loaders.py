@@ -11,11 +11,11 @@ of lists, that is the length of one row's list.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import lightning as L
@@ -35,6 +35,8 @@ from training.order import BlockOrder, Mixture, Order, Plan, epoch_order
 CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
 MOST_CHUNKS = 16
+# Batches that are held in memory, and taken again and again.
+_HELD = 32
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,6 @@ class TrainLoader:
             found.append(self._source.order(epoch)(np.arange(at, upto)))
             first += upto - at
         return np.concatenate(found)
-
-    @property
-    def spent(self) -> dict[str, float]:
-        """Seconds spent on preparing batches so far, by cause."""
-        return self.split.spent
 
     def __len__(self) -> int:
         return self.plan.steps_per_epoch * self.plan.accumulate
@@ -254,6 +251,20 @@ class OrderedLoader:
             if self._position is not None:
                 error.message = f"{error.message.rstrip('.')}, on {self.split.in_words(*self.bounds[self._position])}."
             raise
+
+
+class ReadyBatches:
+    """The first batches of a loader or a list, repeated to `count`; a list itself would be several loaders."""
+
+    def __init__(self, loader: Iterable[Any], count: int) -> None:
+        self._held = list(islice(loader, min(_HELD, count)))
+        self._count = count if self._held else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(cycle(self._held), self._count)
 
 
 class LoaderView:

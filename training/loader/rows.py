@@ -14,7 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -241,29 +241,13 @@ def _padded(lists: pa.Array, pad: bool | int | float) -> torch.Tensor:
     return torch.from_numpy(rows)
 
 
-class Rows(Protocol):
-    """The rows of a split.
+class AllRows:
+    """All rows in arrays, (num_rows, *shape) each, and in one Arrow array per shard where rows vary in length.
 
     Attributes:
         spent: seconds so far, by what was done.
         chunk_bytes: bytes to gather at a time, so that the cost of handing over to other threads does not count.
     """
-
-    chunk_bytes: int
-    num_rows: int
-    spent: dict[str, float]
-
-    def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
-        """These rows, column by column, in memory of their own; on request pinned, as tensors.
-
-        Args:
-            rows: (n,), in any order.
-            soon: rows, (m,), whose neighbours are asked for next, so that they may be read meanwhile.
-        """
-
-
-class AllRows:
-    """All rows in arrays, (num_rows, *shape) each, and in one Arrow array per shard where rows vary in length."""
 
     # With 4 MiB an epoch took a sixth to a quarter longer, with 1 MiB twice as long.
     chunk_bytes = 2**24
@@ -276,7 +260,12 @@ class AllRows:
         self._memory = BufferPool()
 
     def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
-        """These rows; `spent` counts the time under `memory` or `cache`."""
+        """These rows, column by column, in memory of their own; on request pinned, as tensors.
+
+        Args:
+            rows: (n,), in any order.
+            soon: rows, (m,), whose neighbours are asked for next, so that they may be read meanwhile.
+        """
         since = time.perf_counter()
         gathered: Gathered = []
         for column, values in zip(self._columns, self._values, strict=True):
@@ -296,19 +285,32 @@ def hold(columns: list[Column], shards: Shards) -> AllRows:
         for column in columns
     ]
     at = 0
-    for number in range(len(shards)):
-        texts: list[list[pa.Array]] = [[] for _ in columns]
-        for table in shards.tables(number, names_of(columns)):
-            for place, column in enumerate(columns):
-                if isinstance(column, Fixed):
-                    column.decode(table, values[place][at : at + table.num_rows])
-                else:
-                    texts[place].append(column.decode(table))
-            at += table.num_rows
-        for place, column in enumerate(columns):
-            if isinstance(column, Varying):
-                values[place].append(_joined(texts[place], column, shards))
+    for number, rows in enumerate(shards.rows):
+        for place, joined in _decoded(columns, shards, number, 0, rows, values, at):
+            values[place].append(joined)
+        at += rows
     return AllRows(columns, shards.rows, values, "memory")
+
+
+def _decoded(
+    columns: list[Column], shards: Shards, number: int, start: int, stop: int, fixed: list[Any], at: int
+) -> list[tuple[int, pa.Array]]:
+    """Write the fixed columns of rows `start` to `stop` of a shard into `fixed`, from row `at` on; returns the rows of
+    the other columns, each with the column's place.
+    """
+    varying: list[list[pa.Array]] = [[] for _ in columns]
+    for table in shards.tables(number, names_of(columns), start, stop):
+        for place, column in enumerate(columns):
+            if isinstance(column, Fixed):
+                column.decode(table, fixed[place][at : at + table.num_rows])
+            else:
+                varying[place].append(column.decode(table))
+        at += table.num_rows
+    return [
+        (place, _joined(varying[place], column, shards))
+        for place, column in enumerate(columns)
+        if isinstance(column, Varying)
+    ]
 
 
 class StreamedRows:
@@ -429,18 +431,12 @@ class StreamedRows:
     def _read(self, block: int, place: int) -> None:
         shard = int(self._shard_of[block])
         start = int(self._starts[block] - self._shard_starts[shard])
-        texts: list[list[pa.Array]] = [[] for _ in self._columns]
-        at = place * self._size
-        for table in self._shards.tables(shard, names_of(self._columns), start, start + int(self._lengths[block])):
-            for index, column in enumerate(self._columns):
-                if isinstance(column, Fixed):
-                    column.decode(table, self._pool[index][at : at + table.num_rows])
-                else:
-                    texts[index].append(column.decode(table))
-            at += table.num_rows
-        for index, column in enumerate(self._columns):
-            if isinstance(column, Varying):
-                self._pool[index][place] = _joined(texts[index], column, self._shards)
+        stop, at = start + int(self._lengths[block]), place * self._size
+        for index, joined in _decoded(self._columns, self._shards, shard, start, stop, self._pool, at):
+            self._pool[index][place] = joined
+
+
+Rows = AllRows | StreamedRows
 
 
 def row_bytes(columns: list[Column], shards: Shards) -> float:

@@ -17,11 +17,11 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -69,9 +69,10 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, loader: LoaderSpec, local_ranks: int = 1) -> MemoryBudget:
-        """The share of one of a node's ranks, by the spec."""
+        """The share of one of a node's ranks, by the spec; by default, of half of what is free."""
         whole = free_bytes() // 2 if loader.memory_bytes is None else loader.memory_bytes
-        return cls(whole // local_ranks, room(loader.cache_bytes))
+        disk = loader.cache_bytes
+        return cls(whole // local_ranks, shutil.disk_usage(state_folder()).free // 2 if disk is None else disk)
 
     def take_memory(self, num_bytes: int) -> bool:
         """Reserve `num_bytes` of memory; returns whether there was enough."""
@@ -153,7 +154,7 @@ class Split:
         """Batches of `size` of these rows, (n,), not yet transformed.
 
         Args:
-            soon: as in `Rows.gather`.
+            soon: as in `AllRows.gather`.
         """
         with self._reading:
             gathered = self._rows.gather(rows, pin, soon)
@@ -252,11 +253,6 @@ def kinds_of(shards: Shards, mixture: MixtureSpec) -> dict[str, NDArray[np.int64
     return {name: found for name, found in rows.items() if mixture.weights[name]}
 
 
-def room(cache_bytes: int | None) -> int:
-    """The most bytes that decoded rows may take on this machine's disk: `cache_bytes`, or half of the free space."""
-    return shutil.disk_usage(state_folder()).free // 2 if cache_bytes is None else cache_bytes
-
-
 def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRows | None:
     """The rows in mapped files, which are made if they do not exist; None if they do not fit `cache_bytes`.
 
@@ -298,25 +294,32 @@ def _make(folder: Path, columns: list[Column], shards: Shards) -> None:
     draft.mkdir()
     at = "the first shard"
     try:
-        files: dict[str, dict[str, Any]] = {}
-        with _writing(draft, columns, files) as outs:
+        layout = {}
+        with ExitStack() as opened:
+            outs = [_Out(opened.enter_context((draft / f"{place}.bin").open("wb"))) for place in range(len(columns))]
             for number in range(len(shards)):
                 at = f"shard {number} of split {shards.split}"
                 _decode(shards, number, columns, outs)
-        (draft / LAYOUT).write_text(json.dumps(files))
-        _sync(draft / LAYOUT)
+            for place, out in enumerate(outs):
+                layout[f"{place}.bin"] = {
+                    "bytes": out.file.tell(),
+                    "blake3": out.hasher.hexdigest(),
+                    "ends": out.ends,
+                }
+                _sync(out.file)
+        with (draft / LAYOUT).open("w") as file:
+            json.dump(layout, file)
+            _sync(file)
         (draft / CHECKED).write_text(_launch())
         os.rename(draft, folder)
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
         what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails ({error.strerror})"
         raise StorageUnavailable(
             f"The disk of the cache {folder.parent} {what}: decoding stopped at {at}.",
             remedy="Free space there, name another folder with TRAINWRIGHT_HOME, or lower train.loader.cache_bytes.",
         ) from error
-    except BaseException:
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def _decode(shards: Shards, number: int, columns: list[Column], outs: list[_Out]) -> None:
@@ -332,9 +335,8 @@ def _decode(shards: Shards, number: int, columns: list[Column], outs: list[_Out]
 class _Out:
     """The file of one column: raw values of fixed rows, or one Arrow record batch per shard."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = path.open("wb")
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
         self.hasher = files.new_hasher()
         self.ends: list[int] = []
         self._parts: list[pa.Array] = []
@@ -359,20 +361,6 @@ class _Out:
     def _append(self, data: memoryview) -> None:
         self.file.write(data)
         self.hasher.update(data)
-
-
-@contextmanager
-def _writing(folder: Path, columns: list[Column], files: dict[str, dict[str, Any]]) -> Iterator[list[_Out]]:
-    outs = [_Out(folder / f"{place}.bin") for place in range(len(columns))]
-    try:
-        yield outs
-        for out in outs:
-            out.file.flush()
-            os.fsync(out.file.fileno())
-            files[out.path.name] = {"bytes": out.file.tell(), "blake3": out.hasher.hexdigest(), "ends": out.ends}
-    finally:
-        for out in outs:
-            out.file.close()
 
 
 def _map(folder: Path, columns: list[Column], shards: Shards) -> list[Any]:
@@ -424,6 +412,6 @@ def _make_room(base: Path, most_bytes: int) -> None:
     files.make_room(found, lambda: sum(size for path, size in sizes.items() if path.exists()) <= most_bytes)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

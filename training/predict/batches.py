@@ -182,8 +182,11 @@ class Features:
             batch: Any = one if self.keys is None else dict(zip(self.keys, one, strict=True))
             if self._per_batch is not None:
                 first = number * size
-                with located(partial(self._raw.in_words, at + first, min(size, rows.num_rows - first))):
+                try:
                     batch = self._per_batch(batch)
+                except UserCodeError as error:
+                    name_rows(error, partial(self._raw.in_words, at + first, min(size, rows.num_rows - first)))
+                    raise
             yield batch
 
     def _with_label(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -253,18 +256,10 @@ def placeholder(field: pa.Field, rows: int) -> pa.Array:
     return pa.array(np.zeros(rows, np.int32 if kind.bit_width == 32 else np.int64)).cast(kind, safe=False)
 
 
-class located:
-    """Says in a UserCodeError from inside which rows were worked on."""
-
-    def __init__(self, where: Callable[[], str]) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        """Nothing to begin."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserCodeError) and " of the input" not in error.message:
-            error.message = f"{error.message.rstrip('.')}, on {self._where()}."
+def name_rows(error: UserCodeError, where: Callable[[], str]) -> None:
+    """Let an error say on which rows the user's code worked, unless it does."""
+    if " of the input" not in error.message:
+        error.message = f"{error.message.rstrip('.')}, on {where()}."
 
 
 def _empty(column: Any) -> Any:

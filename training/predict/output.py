@@ -22,7 +22,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +33,7 @@ from data_contracts.quoting import column_shown
 from infra import files
 from infra.files import replace_json
 from infra.written_files import record_written
+from training.formats.parquet import TableFile
 
 # Of a Parquet file; its bytes depend on it.
 GROUP_ROWS = 2**16
@@ -81,9 +81,14 @@ def refuse_twice(names: Collection[str]) -> None:
 
 def join(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path, target: Path) -> None:
     """Write all rows to `target` in the format of `output`'s suffix, in memory for some batches."""
-    is_parquet = suffix_of(output) == ".parquet"
-    with target.open("wb") as file:
-        _parquet(batches, schema, file) if is_parquet else _csv(batches, schema, file)
+    if suffix_of(output) == ".csv":
+        _csv(batches, schema, target)
+        return
+    table = TableFile(target, GROUP_ROWS)
+    for batch in batches:
+        table.append(pa.Table.from_batches([batch], schema))
+    if not table.close():
+        pq.write_table(schema.empty_table(), target)
 
 
 def names_in(schema: pa.Schema, output: Path) -> list[str]:
@@ -91,32 +96,12 @@ def names_in(schema: pa.Schema, output: Path) -> list[str]:
     return _flat(schema.empty_table()).schema.names if suffix_of(output) == ".csv" else schema.names
 
 
-def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: BinaryIO) -> None:
-    with pq.ParquetWriter(file, schema) as writer:
-        for group in _groups(batches, schema, GROUP_ROWS):
-            writer.write_table(group, row_group_size=GROUP_ROWS)
-
-
-def _csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: BinaryIO) -> None:
+def _csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> None:
     # Not through a writer for all batches, whose constructor takes the header from a schema without lists.
     flat = _flat(schema.empty_table())
-    with pyarrow.csv.CSVWriter(file, flat.schema) as writer:
+    with pyarrow.csv.CSVWriter(target, flat.schema) as writer:
         for batch in batches:
             writer.write_table(_flat(pa.Table.from_batches([batch])))
-
-
-def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    have = 0
-    for batch in batches:
-        waiting.append(batch)
-        have += batch.num_rows
-        while have >= rows:
-            table = pa.Table.from_batches(waiting, schema)
-            yield table.slice(0, rows).combine_chunks()
-            waiting, have = table.slice(rows).to_batches(), have - rows
-    if have:
-        yield pa.Table.from_batches(waiting, schema).combine_chunks()
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -164,6 +149,7 @@ class UnfinishedOutput:
     """The folder of unfinished work, locked.
 
     Attributes:
+        whole: where the output is joined; unfinished: where the next part is written.
         begun_anew: what differs from the earlier work that was removed; "" if there was none.
     """
 
@@ -173,15 +159,11 @@ class UnfinishedOutput:
         Raises: UsageError if another process writes this output, or the folder is not this user's.
         """
         self.output, self.folder = output, unfinished_work(output)
+        self.whole, self.unfinished = self.folder / "whole", self.folder / "unfinished"
         self.begun_anew = ""
         with room(output, 0):
             self._lock = self._locked()
             self._keep_only(identity)
-
-    @property
-    def whole(self) -> Path:
-        """Where the output is joined."""
-        return self.folder / "whole"
 
     def parts(self) -> list[tuple[int, int, Path]]:
         """First and end row of each finished part, without gaps from row 0 on; files beside them are removed."""
@@ -195,13 +177,9 @@ class UnfinishedOutput:
                 path.unlink()
         return found
 
-    def unfinished(self) -> Path:
-        """Where the next part is written."""
-        return self.folder / "unfinished"
-
     def finish(self, first: int, end: int) -> None:
         """Name the part that was written."""
-        os.replace(self.unfinished(), self.folder / f"part-{first:015d}-{end:015d}.arrow")
+        os.replace(self.unfinished, self.folder / f"part-{first:015d}-{end:015d}.arrow")
 
     def publish(self, *, overwrite: bool) -> None:
         """Give the joined file its name, in one step, and remove the folder; UsageError if the name is taken."""

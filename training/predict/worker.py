@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.batches import Batches, BatchRows, Features
+from training.predict.batches import Batches, BatchRows, Features, name_rows
 from training.predict.output import (
     UnfinishedOutput,
     join,
@@ -38,6 +39,7 @@ from training.predict.output import (
     suffix_of,
 )
 from training.predict.raw_rows import block_rows, input_rows_shown, look_at
+from training.score.outcomes import NAME, columns_and_types
 from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.two_passes import Meter
 from training.user.imports import user_code
@@ -48,7 +50,6 @@ PART_ROWS = 2**16
 PART_S = 5.0
 # Rows whose predictions are written at once, fewer if they have more bytes.
 _CHUNK_ROWS, _CHUNK_BYTES = 2**13, 2**24
-NAME = "prediction"
 
 
 class PartWriter:
@@ -86,7 +87,7 @@ class PartWriter:
         if batch.schema != self._schema:
             raise UsageError(
                 f"predict_step returns other columns for {input_rows_shown(rows.first, rows.count)} "
-                f"({_said(batch.schema)}) than before ({_said(self._schema)}).",
+                f"({columns_and_types(batch.schema)}) than before ({columns_and_types(self._schema)}).",
                 remedy="Let it return values of one shape and type for each row.",
             )
         self._waiting.append(batch)
@@ -120,7 +121,7 @@ class PartWriter:
     def _flush(self) -> None:
         with room(self._output, self._first):
             if self._stream is None:
-                self._file = self._draft.unfinished().open("wb")
+                self._file = self._draft.unfinished.open("wb")
                 self._stream = pa.ipc.new_file(self._file, self._schema)
             if self._waiting:
                 self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
@@ -129,10 +130,6 @@ class PartWriter:
 
 def _is_chunk(batches: list[pa.RecordBatch]) -> bool:
     return sum(one.num_rows for one in batches) >= _CHUNK_ROWS or sum(one.nbytes for one in batches) >= _CHUNK_BYTES
-
-
-def _said(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]:
@@ -306,9 +303,9 @@ class _Work:
             with user_code("the module's predict_step", self._request.project):
                 trainer.predict(module, dataloaders=batches, return_predictions=False)
         except UserCodeError as error:
-            if batches.waiting and " of the input" not in error.message:
+            if batches.waiting:
                 rows = batches.waiting[0]
-                error.message = f"{error.message.rstrip('.')}, on {self._raw.in_words(rows.first, rows.count)}."
+                name_rows(error, partial(self._raw.in_words, rows.first, rows.count))
             raise
 
     def _count(self, rows: int) -> None:

@@ -35,6 +35,15 @@ from training.score.scoring import Latency, Perturbation, Scorer, perturbations,
 from training.score.team import Dealt, Progress, Team, local_copy, read_again
 from training.user.ready import batch_transform, build_datamodule, build_module
 
+_OUTCOMES = pa.schema(
+    [
+        ("metric", pa.string()),
+        ("unit", pa.string()),
+        ("position", pa.int64()),
+        ("rows", pa.int64()),
+        ("value", pa.float64()),
+    ]
+)
 # By the name of the set.
 Tables = dict[str, PredictionTable]
 
@@ -189,14 +198,11 @@ def _taken_out(fields: Mapping[str, Any], names: list[str]) -> dict[str, dict[st
 def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
     """All outcomes, one line each: metric, unit, position in the set, number of rows, value."""
     lines = [
-        (name, one.outcomes.unit, position, rows, value)
+        {"metric": name, "unit": one.outcomes.unit, "position": position, "rows": rows, "value": value}
         for name, one in scored.items()
         for position, (value, rows) in enumerate(zip(one.outcomes.values, one.outcomes.rows, strict=True))
     ]
-    columns = [[line[place] for line in lines] for place in range(5)]
-    types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64()]
-    names = ["metric", "unit", "position", "rows", "value"]
-    return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+    return pa.Table.from_pylist(lines, schema=_OUTCOMES)
 
 
 def _closed(pairs: Pairs, scored: dict[str, Scored]) -> dict[str, str]:

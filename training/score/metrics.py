@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,7 +49,7 @@ from training.score.outcomes import (
     parts,
     shortest,
 )
-from training.user.imports import borrowed, user_code
+from training.user.imports import borrowed, load_class
 
 ROW_LIMIT = 200_000
 TOLERANCE = 1e-5
@@ -77,27 +76,9 @@ def metric_classes(metrics: Mapping[str, MetricSpec], project: Path, other: Path
     with borrowed(project, other):
         for name, spec in metrics.items():
             if spec.class_path is not None:
-                with user_code(f"evaluate.metrics.{name}.class_path: importing {spec.class_path}", project.resolve()):
-                    classes[name] = _metric_class(name, spec)
+                setting = f"evaluate.metrics.{name}.class_path"
+                classes[name] = load_class(spec.class_path, Metric, setting, project.resolve())
     return classes
-
-
-def _metric_class(name: str, spec: MetricSpec) -> type[Metric]:
-    assert spec.class_path is not None
-    module, _, attribute = spec.class_path.rpartition(".")
-    try:
-        metric_class = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"evaluate.metrics.{name}.class_path: there is no {spec.class_path}.",
-            remedy="Name a torchmetrics class, such as torchmetrics.classification.MulticlassAccuracy.",
-        ) from error
-    if not (isinstance(metric_class, type) and issubclass(metric_class, Metric)):
-        raise UsageError(
-            f"evaluate.metrics.{name}.class_path: {spec.class_path} is not a torchmetrics Metric.",
-            remedy="Name a class derived from torchmetrics.Metric.",
-        )
-    return metric_class
 
 
 class PredictionScore:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from blake3 import blake3
 from torchmetrics import Metric
@@ -31,6 +30,7 @@ from torchmetrics import Metric
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import MetricValue, Predictions
 from data_contracts.pipeline_spec import MetricSpec
+from training.formats.parquet import TableFile
 
 SINGLE = 2.0**-23
 DOUBLE = 1e-12
@@ -266,21 +266,23 @@ class PairTable:
         """
         self._file, self._of_mean = TableFile(path), of_mean
         self._most = math.inf if most_values is None else most_values
-        self._left, self._refused = self._most, ""
+        self._left = self._most
 
     def clear(self) -> None:
         """Forget all rows: they come again."""
         self._file.close()
-        self._file, self._left, self._refused = TableFile(self._file.path), self._most, ""
+        self._file, self._left = TableFile(self._file.path), self._most
 
     def add(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
         """Append a batch: `prediction` (B,), (B, 1) or (B, n) and `target` (B,) or (B, 1)."""
-        if self._refused:
+        if self._file.refused:
             return
         prediction, target = _flat(prediction), _flat(target)
         if target.ndim != 1 or prediction.ndim > 2 or len(prediction) != len(target):
             shapes = f"{tuple(prediction.shape)}, and the truth of shape {tuple(target.shape)}"
-            self._refuse(f"a batch's prediction is of shape {shapes}, which is not one value or one list for each row")
+            self._file.refuse(
+                f"a batch's prediction is of shape {shapes}, which is not one value or one list for each row"
+            )
             return
         columns = {TARGET: target}
         if prediction.ndim == 1:
@@ -288,14 +290,14 @@ class PairTable:
         elif prediction.shape[1] <= MAX_VALUES:
             columns |= {f"{PREDICTION}_{at}": prediction[:, at].contiguous() for at in range(prediction.shape[1])}
         else:
-            self._refuse(f"a row's prediction has {prediction.shape[1]} values, and at most {MAX_VALUES} are kept")
+            self._file.refuse(f"a row's prediction has {prediction.shape[1]} values, and at most {MAX_VALUES} are kept")
             return
         self._left -= len(target) * len(columns)
         if self._left < 0:
-            self._refuse("the set has too many rows")
+            self._file.refuse("the set has too many rows")
             return
         if not self._file.append(pa.table({name: pa.array(one.numpy()) for name, one in columns.items()})):
-            self._refuse("the shape or type of the predictions changes from batch to batch")
+            self._file.refuse("the shape or type of the predictions changes from batch to batch")
 
     def close(self, name: str, scored: Scored) -> str:
         """Complete the file; returns its name, or "" if the outcomes tell as much.
@@ -307,9 +309,9 @@ class PairTable:
         # are kept all the same: another model, for which it is none, is compared with this one.
         if scored.value.unit == "row" and self._of_mean:
             return ""
-        if self._refused and scored.value.unit == "dataset":
+        if self._file.refused and scored.value.unit == "dataset":
             raise UsageError(
-                f"evaluate.metrics.{name} cannot be resampled: {self._refused}.",
+                f"evaluate.metrics.{name} cannot be resampled: {self._file.refused}.",
                 remedy="Leave confidence, slice and max_gap out of its gates, or let predict_step return one value or "
                 "one list of values for each row.",
             )
@@ -318,11 +320,7 @@ class PairTable:
     def close_for_pages(self) -> str:
         """Complete the file; returns its name, or "" if the pairs could not be kept."""
         written = self._file.close()
-        return self._file.path.name if written and not self._refused else ""
-
-    def _refuse(self, reason: str) -> None:
-        self._refused = reason
-        self._file.drop()
+        return self._file.path.name if written and not self._file.refused else ""
 
 
 # By the name of the set, and then of the metric.
@@ -358,43 +356,38 @@ class PredictionTable:
     """The predictions of one set, written to a file in `folder` while they come.
 
     Attributes:
+        file: says why there is no table, if there is none.
         undecided: why a metric over these predictions has no value; "" if all have one.
     """
 
     def __init__(self, folder: Path, set_name: str) -> None:
         self.path = folder / f"predictions{f'-{set_name}' if set_name else ''}.parquet"
-        self._file = TableFile(self.path, _GROUP_ROWS)
-        self._missing = ""
+        self.file = TableFile(self.path, _GROUP_ROWS)
         self.undecided = ""
-
-    def refuse(self, reason: str) -> None:
-        """There is no table for this reason; the first one counts."""
-        self._missing = self._missing or reason
-        self._file.drop()
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Append the rows of a batch: tensors (B,) or (B, n) by name, as `tensors_of` gives them."""
-        if self._missing:
+        if self.file.refused:
             return
         columns: dict[str, pa.Array] = {}
         for name, tensor in tensors.items():
             for column, values in _columns(name, tensor).items():
                 if column in columns:
-                    self.refuse(f"predict_step returns two columns with the name {column}")
+                    self.file.refuse(f"predict_step returns two columns with the name {column}")
                     return
                 columns[column] = values
         table = pa.table(columns)
-        if not self._file.append(table):
-            assert self._file.schema is not None
-            now, first = _described(table.schema), _described(self._file.schema)
-            self.refuse(f"predict_step returns other columns ({now}) than for the first batch ({first})")
+        if not self.file.append(table):
+            assert self.file.schema is not None
+            now, first = columns_and_types(table.schema), columns_and_types(self.file.schema)
+            self.file.refuse(f"predict_step returns other columns ({now}) than for the first batch ({first})")
 
     def close(self) -> Predictions:
         """Complete the file; returns its name and columns, or why there is none."""
-        written = self._file.close()
-        if self._missing or not written or self._file.schema is None:
-            return Predictions(missing=self._missing or "the set has no rows")
-        return Predictions(file=self.path.name, columns=self._file.schema.names)
+        written = self.file.close()
+        if self.file.refused or not written or self.file.schema is None:
+            return Predictions(missing=self.file.refused or "the set has no rows")
+        return Predictions(file=self.path.name, columns=self.file.schema.names)
 
 
 def tensors_of(outputs: Any, rows: int | None) -> BatchTensors:
@@ -441,49 +434,6 @@ def _columns(name: str, tensor: torch.Tensor) -> dict[str, pa.Array]:
     return columns
 
 
-def _described(schema: pa.Schema) -> str:
+def columns_and_types(schema: pa.Schema) -> str:
+    """The columns of a table, for a sentence."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
-
-
-class TableFile:
-    """Collects tables of one schema and writes their rows in groups of `group_rows`."""
-
-    def __init__(self, path: Path, group_rows: int = 2**16) -> None:
-        self.path = path
-        self.schema: pa.Schema | None = None
-        self._group_rows = group_rows
-        self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-
-    def append(self, table: pa.Table) -> bool:
-        """Append the rows; returns False, and appends nothing, if the schema is not that of the first table."""
-        if self.schema is not None and table.schema != self.schema:
-            return False
-        self.schema = table.schema
-        self._waiting.append(table)
-        self._rows += table.num_rows
-        while self._rows >= self._group_rows:
-            self._write(self._group_rows)
-        return True
-
-    def drop(self) -> None:
-        """Forget the rows that are not written yet."""
-        self._waiting.clear()
-        self._rows = 0
-
-    def close(self) -> bool:
-        """Complete the file; returns whether there is one: without rows there is none."""
-        if self._rows:
-            self._write(self._rows)
-        if self._writer is not None:
-            self._writer.close()
-        return self._writer is not None
-
-    def _write(self, rows: int) -> None:
-        table = pa.concat_tables(self._waiting).combine_chunks()
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, table.schema)
-        self._writer.write_table(table.slice(0, rows), row_group_size=self._group_rows)
-        self._waiting = [table.slice(rows)]
-        self._rows -= rows

@@ -7,7 +7,6 @@ The launch's remote job has the request; rank 0 answers it.
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, store_
 from infra.gang.remote_job import lay_out
 from infra.store import open_store
 from infra.store.records import parsed
+from training.fit.rank import end
 from training.fit.reports import Reports, watch_collectives
 
 
@@ -85,8 +85,4 @@ def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Re
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: a thread of the user's or a collective that waits for a dead rank would block it.
-    os._exit(code)
+    end(main())

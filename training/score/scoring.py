@@ -104,7 +104,9 @@ def score(
     predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
     logged = {name: metric for name, metric in metrics.items() if metric.logged}
     if table is not None and not predicted and not is_overridden("predict_step", module, L.LightningModule):
-        table.refuse(f"{type(module).__name__} has no predict_step, and no metric says what the truth in a batch is")
+        table.file.refuse(
+            f"{type(module).__name__} has no predict_step, and no metric says what the truth in a batch is"
+        )
         table = None
     if predicted or table is not None:
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
@@ -166,7 +168,7 @@ class _Predictions(L.Callback):
             return
         names, reason = facts
         if reason:
-            self.table.refuse(reason)
+            self.table.file.refuse(reason)
         else:
             self.table.add(dict(zip(names, sent[2 * len(self.scores) :], strict=True)))
 
@@ -417,21 +419,15 @@ class Latency(L.Callback):
             return None
         return 1e3 * (statistics.median(full[_WARM_UP:]) if len(full) > _WARM_UP else min(full))
 
-    def on_predict_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+    def on_predict_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
         """Begin to time a batch."""
-        self._since = _now(module)
+        self._since = _now(pl_module)
 
-    def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+    def on_predict_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
         """Take its time."""
-        self._taken_s.append(_now(module) - self._since)
+        self._taken_s.append(_now(pl_module) - self._since)
 
-    def on_test_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        """Begin to time a batch."""
-        self._since = _now(module)
-
-    def on_test_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        """Take its time."""
-        self._taken_s.append(_now(module) - self._since)
+    on_test_batch_start, on_test_batch_end = on_predict_batch_start, on_predict_batch_end
 
 
 def size_bytes(module: L.LightningModule) -> int:

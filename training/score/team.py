@@ -205,33 +205,31 @@ class Dealt(OrderedLoader):
         return self.place(position) < self._count
 
 
-def _true_place(team: Team, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A step's arguments with the batch's number among all batches."""
-    return args if len(args) < 2 else (args[0], args[1] * team.world_size + team.rank, *args[2:])
+class _TruePlaces(Strategy):
+    """Gives a step the batch's number among those of all ranks."""
+
+    _team: Team
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().predict_step(*self._placed(args), **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().test_step(*self._placed(args), **kwargs)
+
+    def _placed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return args if len(args) < 2 else (args[0], args[1] * self._team.world_size + self._team.rank, *args[2:])
 
 
-class _Replica(SealedDDP):
+class _Replica(_TruePlaces, SealedDDP):
     def __init__(self, team: Team) -> None:
         super().__init__(timeout=timedelta(seconds=team.timeout_s))
         self._team = team
 
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        return super().predict_step(*_true_place(self._team, args), **kwargs)
 
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        return super().test_step(*_true_place(self._team, args), **kwargs)
-
-
-class _Shards(ShardedStrategy):
+class _Shards(_TruePlaces, ShardedStrategy):
     def __init__(self, team: Team) -> None:
         super().__init__(team.shard_modules, team.mesh, timedelta(seconds=team.timeout_s))
         self._team = team
-
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        return super().predict_step(*_true_place(self._team, args), **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        return super().test_step(*_true_place(self._team, args), **kwargs)
 
     def _shard(self, module: L.LightningModule) -> None:
         # It stays sharded after the Trainer of an earlier metric or set, whose `setup` may have changed its weights.
@@ -288,14 +286,8 @@ class CountBatches(L.Callback):
         """A batch is scored."""
         self._progress.moved()
 
-    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """A batch is scored."""
-        self._progress.moved()
-
     def on_predict_epoch_end(self, *args: Any, **kwargs: Any) -> None:
         """Hooks, the metrics' results and the next set follow."""
         self._progress.moved(long=True)
 
-    def on_test_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        """Hooks, the metrics' results and the next set follow."""
-        self._progress.moved(long=True)
+    on_test_batch_end, on_test_epoch_end = on_predict_batch_end, on_predict_epoch_end

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import CUT, ChunkOffsets, CutRequest
-from data_contracts.pipeline_spec import PiecesSpec
 from infra.processes.child_main import Report, advances, child_main
 from infra.sources import Places
 from infra.sources.documents import not_utf8, offsets_name, pack
@@ -43,7 +42,7 @@ def main(request: CutRequest, report: Report) -> ChunkOffsets:
         UsageError: the class is not there or has no method `starts`; a document is not UTF-8, or a piece is too large.
         UserCodeError: the class raises, or returns what cannot be the starts of tokens.
     """
-    starts = _reporting(_tokenizer(request), advances(report, REPORT_S))
+    starts = _tokenizer(request, advances(report, REPORT_S))
     places = Places(request.sources, Path(request.root))
     documents: dict[str, str] = {}
     for file in request.files:
@@ -55,7 +54,8 @@ def main(request: CutRequest, report: Report) -> ChunkOffsets:
 
 def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Starts) -> str:
     assert request.pieces.tokens is not None
-    what = f"{request.field} ({_class_of(request.pieces)})"
+    assert request.pieces.tokenizer is not None
+    what = f"{request.field} ({request.pieces.tokenizer.class_path})"
     try:
         with stream(file, places.of(file)) as opened:
             pairs = list(cut_document(opened.read, starts, request.pieces.tokens))
@@ -70,17 +70,12 @@ def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Starts) 
         error.message = f"{error.message.rstrip('.')}, on {file.uri}."
         raise
     except BadStarts as error:
-        raise UserCodeError(f"{what}: for {file.uri}, {error.why}.", remedy="Correct its method starts.") from error
+        raise UserCodeError(f"{what}: for {file.uri}, {error}.", remedy="Correct its method starts.") from error
     return pack([size for size, _ in pairs], [tokens for _, tokens in pairs])
 
 
-def _class_of(pieces: PiecesSpec) -> str:
-    assert pieces.tokenizer is not None
-    return pieces.tokenizer.class_path
-
-
-def _tokenizer(request: CutRequest) -> Starts:
-    """The user's method, whose answer is checked."""
+def _tokenizer(request: CutRequest, advanced: Callable[[], None]) -> Starts:
+    """The user's method, whose answer is checked; `advanced` is called after each text."""
     assert request.pieces.tokenizer is not None
     root, called = add_project(request.project), request.pieces.tokenizer
     tokenizer = make_object(called.class_path, called.init_args, request.field, root)
@@ -94,28 +89,14 @@ def _tokenizer(request: CutRequest) -> Starts:
     def starts(text: str) -> NDArray[np.int64]:
         with user_code(f"{request.field} ({called.class_path})", root):
             returned = listed(method(text))
+        advanced()
         return checked_starts(returned, text)
 
     return starts
 
 
-def _reporting(starts: Starts, advanced: Callable[[], None]) -> Starts:
-    """The same function, which also reports each text."""
-
-    def call(text: str) -> NDArray[np.int64]:
-        found = starts(text)
-        advanced()
-        return found
-
-    return call
-
-
 class BadStarts(ValueError):
-    """A tokenizer's answer cannot be the starts of a text's tokens; `why` is a clause in our words."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(why)
+    """A tokenizer's answer cannot be the starts of a text's tokens; why, as a clause in our words."""
 
 
 class TooLarge(ValueError):

@@ -31,12 +31,12 @@ from training.shard.spill import BATCH_BYTES, Spill, Spilled, shuffle_keys, stre
 from training.shard.splitter import (
     LEFT_OUT,
     Notes,
-    Sides,
     Splitter,
     find_shared,
     in_order,
     judge,
     keys_of,
+    note_sides,
     refuse_empty,
     refuse_shared,
 )
@@ -80,7 +80,6 @@ class Job:
 
     def splitter(self) -> Splitter:
         """A new splitter; UsageError if the columns cannot be split by."""
-        assert self.source.schema is not None
         return Splitter(self.settings.split, self.source.schema, self.bounds, self.sensitive)
 
 
@@ -98,7 +97,7 @@ class Gathered:
     """
 
     unit_rows: list[int] = field(default_factory=list)
-    assigned: dict[str, int] = field(default_factory=dict)
+    assigned: Counter[str] = field(default_factory=Counter)
     notes: Notes = field(default_factory=Notes)
     facts: Facts = field(default_factory=Facts)
     rows: Spilled = field(default_factory=Spilled)
@@ -108,8 +107,7 @@ class Gathered:
     def merge(self, other: Gathered) -> None:
         """Add the result for later units; Mismatch if a transform's columns differ."""
         self.unit_rows += other.unit_rows
-        for name, rows in other.assigned.items():
-            self.assigned[name] = self.assigned.get(name, 0) + rows
+        self.assigned.update(other.assigned)
         self.notes.merge(other.notes)
         self.facts.merge(other.facts)
         self.rows.merge(other.rows)
@@ -148,8 +146,7 @@ def load_transform(settings: ShardsSpec, project: str | None) -> Transform | Non
     """The user's `shards.transform`, imported here; UsageError or UserCodeError if it cannot be imported."""
     if settings.transform is None:
         return None
-    if project is None:
-        raise UsageError("shards.transform needs the user's project, but the request names none.")
+    assert project is not None, "a request with a transform names the project"
     return load_callable(settings.transform.call, settings.transform.args, "shards.transform", add_project(project))
 
 
@@ -167,11 +164,11 @@ class Gatherer:
         self._rows = Spill(job.folder, job.run_bytes, job.keep_bytes, _unified, job.batch_bytes)
         split = job.settings.split
         checked = job.one_split is None and split.key is not None and bool(split.time or split.column)
-        self._sides = Sides(job.folder, job.run_bytes // 8, job.keep_bytes // 8) if checked else None
+        self._sides = Spill(job.folder, job.run_bytes // 8, job.keep_bytes // 8) if checked else None
         self._waiting: dict[str, list[pa.Table]] = {}
         self._numbers: dict[str, list[NDArray[np.int64]]] = {}
         self._written: dict[str, int] = {}
-        self._unit: Unit | None = None
+        self._unit: Unit
 
     def work(self, units: Sequence[Unit]) -> Gathered:
         """The result for these units."""
@@ -200,7 +197,7 @@ class Gatherer:
         counts = np.bincount(of_row, minlength=len(names)).tolist()
         for split, count in zip(names, counts, strict=True):
             if count:
-                self._found.assigned[split] = self._found.assigned.get(split, 0) + count
+                self._found.assigned[split] += count
         if self._transform is None:
             self._put(names, of_row, rows)
             return
@@ -226,7 +223,7 @@ class Gatherer:
         if self._splitter.notes.spoilt:
             return self._splitter.names, of_row[:0], rows.slice(0, 0), numbers[:0]
         if self._sides is not None:
-            self._sides.note(self._splitter.digests(rows), of_row, self._splitter.names, unit.number, at)
+            note_sides(self._sides, self._splitter.digests(rows), of_row, self._splitter.names, (unit.number, at))
         there = of_row != LEFT_OUT
         if not there.all():
             of_row, rows, numbers = of_row[there], rows.filter(pa.array(there)), numbers[there]
@@ -252,7 +249,6 @@ class Gatherer:
         UserCodeError names the file and the rows: as few as still raise the same at the same line.
         """
         assert self._transform is not None
-        assert self._unit is not None
         try:
             made = checked_rows(self._transform(batch))
             if made.num_rows:  # an empty result does not decide the types: an empty list of Python objects has none
@@ -279,7 +275,6 @@ class Gatherer:
 
     def _next_keys(self, split: str, rows: int) -> NDArray[np.uint64]:
         """The shuffle keys of a split's next rows of this unit."""
-        assert self._unit is not None
         first = self._written.get(split, 0)
         self._written[split] = first + rows
         start = stream_start(self._job.settings.seed, split, self._unit.number, self._unit.digest)

@@ -110,8 +110,12 @@ class Splitter:
             self.digests(nothing)
         if spec.time is not None:
             self.times(nothing, (0, 0))
-        if spec.by is not None:
-            check(schema)
+        for name in COLUMNS[1:] if spec.by is not None else ():
+            if not pa.types.is_integer(schema.field(name).type):
+                raise UsageError(
+                    f"shards.split.by: the column {name} is {schema.field(name).type}, not whole numbers.",
+                    remedy="Read documents with format: text.",
+                )
 
     def assign(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int16]:
         """Index into `names` of each row's split, or LEFT_OUT: (rows,) int16. `at`: place of the first row."""
@@ -131,7 +135,6 @@ class Splitter:
 
     def times(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int64]:
         """The times in microseconds since 1970 (UTC), (n,) int64, rounded down, without rows that have no time."""
-        assert self.spec.time is not None
         column = decoded_column(rows.column(self.spec.time))
         if column.null_count:
             self._note_nulls(column, at)
@@ -152,7 +155,7 @@ class Splitter:
 
     def _by_position(self, rows: pa.Table) -> NDArray[np.int16]:
         shares_of, gap, names = list(shares(self.spec).values()), self.spec.gap, self.digests(rows)
-        position, pieces = numbers(rows)
+        position, pieces = (rows.column(name).to_numpy().astype(np.int64) for name in COLUMNS[1:])
         first = starts(names, position, self._last)
         self.notes.documents.count(pieces[first], shares_of, gap)
         if rows.num_rows:
@@ -359,16 +362,6 @@ def boundary(text: str) -> int:
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-def check(schema: pa.Schema) -> None:
-    """UsageError unless the columns that a split by position reads are what `format: text` gives."""
-    for name in COLUMNS[1:]:
-        if not pa.types.is_integer(schema.field(name).type):
-            raise UsageError(
-                f"shards.split.by: the column {name} is {schema.field(name).type}, not whole numbers.",
-                remedy="Read documents with format: text.",
-            )
-
-
 @dataclass
 class Documents:
     """How many documents there are, how many are too short to be cut, and how many of these only because of the gap."""
@@ -403,12 +396,6 @@ def starts(
     if last is not None and len(position):
         found[0] = (names[0] != last[0]).any() or position[0] <= last[1]
     return found
-
-
-def numbers(rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The columns `position` and `pieces`."""
-    position, pieces = (rows.column(name).combine_chunks().to_numpy().astype(np.int64) for name in COLUMNS[1:])
-    return position, pieces
 
 
 def too_short(pieces: NDArray[np.int64], shares: Sequence[float], gap: int) -> NDArray[np.bool_]:
@@ -557,41 +544,31 @@ class Shared:
     keys: int
 
 
-class Sides:
-    """Records in which splits each key was seen."""
+def note_sides(
+    spill: Spill, digests: NDArray[np.uint64], of_row: NDArray[np.int16], names: Sequence[str], at: UnitRow
+) -> None:
+    """Record in which splits keys were seen: the digests of the rows' keys, (rows, 2), and their splits, (rows,).
 
-    def __init__(self, folder: Path, run_bytes: int, keep_bytes: int) -> None:
-        self._spill = Spill(folder, run_bytes, keep_bytes)
-
-    def note(
-        self, digests: NDArray[np.uint64], of_row: NDArray[np.int16], names: Sequence[str], unit: int, first_row: int
-    ) -> None:
-        """Record rows: the digests of their keys, (rows, 2), and their splits, (rows,).
-
-        Rows that are left out are in no split.
-        """
-        kept = np.flatnonzero(of_row != LEFT_OUT)
-        if not len(kept):
-            return
-        key, rest, split = digests[kept, 0], digests[kept, 1], of_row[kept]
-        # One record for each key and split of a batch, with the first and the last of its rows.
-        order = np.lexsort((kept, split, rest, key))
-        key, rest, split, rows = key[order], rest[order], split[order], kept[order] + first_row
-        begins = group_starts(key, rest, split)
-        ends = np.append(begins[1:], len(key)) - 1
-        columns = {
-            "key": key[begins],
-            "rest": rest[begins],
-            "split": pa.array(list(names), pa.string()).take(pa.array(split[begins])),
-            "unit": np.full(len(begins), unit, np.int64),
-            "first": rows[begins],
-            "last": rows[ends],
-        }
-        self._spill.put("", key[begins], pa.table(columns, schema=_SCHEMA))
-
-    def close(self) -> Spilled:
-        """All records."""
-        return self._spill.close()
+    Rows that are left out are in no split. `at`: place of the first row.
+    """
+    kept = np.flatnonzero(of_row != LEFT_OUT)
+    if not len(kept):
+        return
+    key, rest, split = digests[kept, 0], digests[kept, 1], of_row[kept]
+    # One record for each key and split of a batch, with the first and the last of its rows.
+    order = np.lexsort((kept, split, rest, key))
+    key, rest, split, rows = key[order], rest[order], split[order], kept[order] + at[1]
+    begins = group_starts(key, rest, split)
+    ends = np.append(begins[1:], len(key)) - 1
+    columns = {
+        "key": key[begins],
+        "rest": rest[begins],
+        "split": pa.array(list(names), pa.string()).take(pa.array(split[begins])),
+        "unit": np.full(len(begins), at[0], np.int64),
+        "first": rows[begins],
+        "last": rows[ends],
+    }
+    spill.put("", key[begins], pa.table(columns, schema=_SCHEMA))
 
 
 def find_shared(noted: Spilled, first_rows: Sequence[int]) -> Shared | None:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -172,7 +173,7 @@ def shard_files(sharding: Sharding) -> Sharded:
     try:
         return _shard(sharding)
     except NotExtended as error:
-        return replace(_shard(replace(sharding, files=sharding.every, earlier=None)), anew=error.reason)
+        return replace(_shard(replace(sharding, files=sharding.every, earlier=None)), anew=str(error))
 
 
 def _shard(sharding: Sharding) -> Sharded:
@@ -206,7 +207,6 @@ def _shard(sharding: Sharding) -> Sharded:
         splits = _second_pass(sharding, workers, meter, gathered, sizes, schema)
     new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), sharding.earlier
     stored = gathered.facts if earlier is None else earlier.stored_with(gathered.facts)
-    assert source.schema is not None
     dropped = Counter(earlier.dropped_rows if earlier is not None else {})
     dropped.update(new)
     return Sharded(
@@ -348,7 +348,7 @@ def _orders(
             yield Order(name, f"{name}-{index:05d}{suffix}", gathered.rows.part(name, start, stop), schema)
 
 
-class Workers:
+class Workers(AbstractContextManager["Workers"]):
     """Up to `count` processes, started when there is work for two; a context that ends them.
 
     Args:
@@ -392,9 +392,6 @@ class Workers:
                     remedy="Lower shards.workers or shards.memory_bytes, or give the machine more memory.",
                 ) from error
             raise NodeLost("A process of the shard stage was killed from outside.") from error
-
-    def __enter__(self) -> Workers:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -94,7 +94,6 @@ class Source:
         self, unit: Unit, columns: list[str] | None = None, tally: Counter[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """A unit's rows in order; `tally` and errors as in `infra.sources.read_batches`."""
-        assert self.schema is not None
         selection = Selection(
             window=self.window,
             window_column=self.window_column,
@@ -310,11 +309,7 @@ def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:
 
 
 class NotExtended(Exception):
-    """New files cannot be added to a dataset as its shards are; `reason` says why, after "because"."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """New files cannot be added to a dataset as its shards are; its text says why, after "because"."""
 
 
 @dataclass(frozen=True)
@@ -342,10 +337,8 @@ class Types:
         schemas = list(dict.fromkeys(_to_hex(one.schema) for one in self.files.values()))
         at = {text: number for number, text in enumerate(schemas)}
         files = {name: [at[_to_hex(one.schema)], one.text_from] for name, one in self.files.items()}
-        raw, form = self.stored.raw, self.stored.form
-        assert raw is not None
-        assert form is not None
-        return {"read": _to_hex(self.read), "stored": [_to_hex(raw), _to_hex(form)], "schemas": schemas, "files": files}
+        stored = [_to_hex(self.stored.raw), _to_hex(self.stored.form)]
+        return {"read": _to_hex(self.read), "stored": stored, "schemas": schemas, "files": files}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Types:
@@ -417,11 +410,9 @@ def known_as(file: SourceFile, source: SourceSpec) -> str:
 
 def lacking(schema: pa.Schema, facts: Iterable[FileFacts]) -> dict[str, int]:
     """Columns that some files lack, whose rows have nulls there, and the number of these files."""
-    every, found = set(schema.names), dict[str, int]()
-    for fact in facts:
-        for name in every.difference(fact.schema.names):
-            found[name] = found.get(name, 0) + 1
-    return {name: found[name] for name in schema.names if name in found}
+    every = set(schema.names)
+    files = Counter(name for fact in facts for name in every.difference(fact.schema.names))
+    return {name: files[name] for name in schema.names if name in files}
 
 
 def _to_hex(schema: pa.Schema) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError, UserCodeError
-from data_contracts.handoffs import Dataset, FileEntry, Ref, ShardFile
+from data_contracts.handoffs import Dataset, FileEntry, ShardFile
 from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec
@@ -193,7 +193,11 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
         shaped["appended_to"] = earlier.ref.id
     stored = [FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3) for shard in new]
     ref = writer.seal("dataset", shaped, provenance, [*stored, *beside])
-    splits = {name: [_placed(shard, ref) for shard in shards] for name, shards in sharded.splits.items()}
+    # A shard that is not another dataset's lies in this one's directory.
+    splits = {
+        name: [shard if shard.uri else shard.model_copy(update={"uri": ref.uri}) for shard in shards]
+        for name, shards in sharded.splits.items()
+    }
     return Dataset.from_json({**fields, "splits": splits, "ref": ref})
 
 
@@ -206,11 +210,6 @@ def _documents(sharded: Sharded, earlier: Dataset | None) -> dict[str, dict[str,
         if before or found["all"]
         else {}
     )
-
-
-def _placed(shard: ShardFile, dataset: Ref) -> ShardFile:
-    """A shard with the directory that it lies in: this dataset's, unless it is another's."""
-    return shard if shard.uri else shard.model_copy(update={"uri": dataset.uri})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ Run as `python -m training.user.contract_worker REQUEST ANSWER`. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from data_contracts.contract.great_expectations_engine import (
@@ -35,8 +33,13 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     load_great_expectations()
     root = add_project(request.project)
     classes = _classes(request, root)
-    with _blamed(root):
+    try:
         return contract_worker.main(request, report, lambda: classes)
+    except Exception as error:
+        if isinstance(error, TrainwrightError) or not raised_in_project(error, root):
+            raise
+        with user_code("contract.suite", root):
+            raise
 
 
 def _classes(request: ContractRequest, root: Path) -> Classes:
@@ -54,18 +57,6 @@ def _classes(request: ContractRequest, root: Path) -> Classes:
         if why := why_unusable(kind):
             raise SpecError(f"{named[path]}: {path} {why}.", remedy="Correct the class.")
     return found
-
-
-@contextmanager
-def _blamed(root: Path) -> Iterator[None]:
-    """Turn what the user's code raises into UserCodeError; what ours raises stays."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, TrainwrightError) or not raised_in_project(error, root):
-            raise
-        with user_code("contract.suite", root):
-            raise
 
 
 if __name__ == "__main__":

@@ -55,6 +55,14 @@ _DEFAULTS: dict[str, int] = {
     "log_every_n_steps": 10,  # with Lightning's 50, a short training has no curve
 }
 _REMEDY = "Correct it in the Lightning config."
+# Warnings that say nothing to a user here.
+_IGNORED = (
+    ".*does not have many workers.*",
+    ".*is smaller than the logging interval.*",
+    ".*litlogger.*",
+    "LightningCLI's args parameter is intended.*",  # the command line of a child is ours
+    ".*treespec, LeafSpec.*",  # Lightning's own use of a class of torch's, in each rank of each generation
+)
 # What the module of a Trainer that does not train may ask it, or depends on.
 _PLAIN = (
     "accelerator",
@@ -282,15 +290,10 @@ def _each_sample(call: Callable[[Any], Any], batch: Any) -> Any:
 
 def silence() -> None:
     """Keep Lightning's banners and tips out of the logs, but not its warnings."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
-    warnings.filterwarnings("ignore", message=".*litlogger.*")
-    # The command line of a child is ours.
-    warnings.filterwarnings("ignore", message="LightningCLI's args parameter is intended.*")
-    # Lightning's own use of a class of torch's, in each rank of each generation.
-    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in _IGNORED:
+        warnings.filterwarnings("ignore", message=message)
 
 
 class _Assembly(LazyOptimizerCLI):

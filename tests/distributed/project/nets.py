@@ -140,20 +140,10 @@ class TwoSteps(Classifier):
 
 
 class Killed(TwoSteps):
-    """Dies with the rank and at the step that the environment names."""
+    """Dies with the rank and at the step that the environment names.
 
-    def on_train_batch_start(self, batch, batch_idx):
-        if os.environ.get("KILL") == f"{self.global_step} {self.global_rank}":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-class Looks(Killed):
-    """Asks for the length of its training and, if the environment has LOOKS, looks at its loader in its hooks."""
+    Asks for the length of its training and, if the environment has LOOKS, looks at its loader in its hooks.
+    """
 
     def look(self):
         if os.environ.get("LOOKS"):
@@ -164,7 +154,8 @@ class Looks(Killed):
 
     def on_train_batch_start(self, batch, batch_idx):
         self.look()
-        super().on_train_batch_start(batch, batch_idx)
+        if os.environ.get("KILL") == f"{self.global_step} {self.global_rank}":
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
@@ -240,8 +231,8 @@ class Ledger(L.LightningModule):
             raise torch.OutOfMemoryError("no more")
         time.sleep(float(os.environ.get("PACE", 0)))
         with open(os.environ["LEDGER"], "a") as ledger:
-            told = {"g": self.generation, "rank": self.global_rank, "step": self.global_step}
-            ledger.write(json.dumps({**told, "rows": row.tolist()}) + "\n")
+            line = {"g": self.generation, "rank": self.global_rank, "step": self.global_step, "rows": row.tolist()}
+            ledger.write(json.dumps(line) + "\n")
         loss = F.cross_entropy(self.layers(x), y)
         return loss * float("nan") if int(os.environ.get("POISON", -1)) in row.tolist() else loss
 

@@ -6,7 +6,6 @@ With newer versions of both installed, it says before anything else does what ha
 from __future__ import annotations
 
 import ast
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,13 @@ import pytest
 import torch
 
 from tests.support.lightning_internals import INTERNALS, Internal
-from tests.support.lightning_training import Batches, Net, Seen, observed, quiet_trainer
+from tests.support.lightning_training import Batches, Net, quiet_trainer
 
 
 @pytest.mark.parametrize("line", INTERNALS, ids=str)
 def test_what_we_rely_on_is_as_we_assume(line: Internal) -> None:
     fault = line.fault()
     assert not fault, fault
-
-
-def test_a_line_that_fails_says_in_one_sentence_what_changed() -> None:
-    def gone(seen: Seen) -> Any:
-        return seen.trainer._gone  # type: ignore[attr-defined]
-
-    said = [Internal("Trainer._gone", "it is there", holds).fault() for holds in (gone, lambda seen: False)]
-    begin = f"Lightning {L.__version__} has changed Trainer._gone: it is no longer so that it is there"
-    assert said[0].startswith(begin)
-    assert "'Trainer' object has no attribute '_gone'" in said[0]
-    assert said[1].endswith("that it is there; adapt training.lightning_adapter.")
 
 
 def test_the_table_has_every_internal_that_is_used(repository: Path) -> None:
@@ -110,39 +98,6 @@ def test_values_are_shared_before_and_after_the_hooks_of_a_validation() -> None:
     assert float(trainer.callback_metrics["val"]) == 5
 
 
-def test_a_logged_mean_continues_from_what_was_captured() -> None:
-    from training.lightning_adapter import EpochLoop, capture_logged, resume_logged
-
-    captured: list[Any] = []
-
-    class Loop(EpochLoop):
-        def before_batch(self, fetcher: Any) -> bool:
-            if self.batches_done == 0:
-                resume_logged(self.trainer, {"training_step.ones": {"value": torch.tensor(11.0)}})
-            captured.append(capture_logged(self.trainer))
-            return True
-
-    trainer = trained_by(Loop, [], Batches())
-    assert captured[0] == {}
-    assert {name: float(value) for name, value in captured[1]["training_step.ones"].items()} == {
-        "value": 14,
-        "cumulated_batch_size": 3,
-    }
-    assert torch.equal(trainer.callback_metrics["ones_epoch"], torch.tensor(17.0) / 6)
-
-
-def test_a_checkpoint_is_given_positions_and_counts_of_other_micro_batches() -> None:
-    from training.lightning_adapter import adapt_checkpoint, dump_checkpoint, loader_states
-
-    trainer = observed().trainer
-    checkpoint = dump_checkpoint(trainer)
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-    assert (loader_states(trainer), progress["current"]["ready"]) == ([{"at": 7}], 2)
-    adapt_checkpoint(checkpoint, [{"at": 8}], 2, 3)
-    assert progress["current"] == dict.fromkeys(progress["current"], 3)
-    assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{"at": 8}]
-
-
 class Numbers:
     """Eight batches with their numbers in an endless row, from a position on."""
 
@@ -208,16 +163,3 @@ def test_a_loader_resumes_at_its_position_whatever_sets_it_up_first(hook: str, a
         trainer.fit(Asks([]), Numbers(), ckpt_path=resumed)
         ends.append((seen, trainer.global_step))
     assert ends == [([*range(1, 17)], 16), ([*range(6, 17)], 16)]
-
-
-def test_a_frame_of_lightning_that_restores_is_known() -> None:
-    from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
-
-    from training.lightning_adapter import is_restoring
-
-    connector = _CheckpointConnector(quiet_trainer())
-    connector._loaded_checkpoint = {"callbacks": {}}
-    with pytest.raises(KeyError, match="pytorch-lightning_version") as caught:
-        connector.restore_callbacks()
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [is_restoring(frame) for frame in frames][:2] == [False, True]

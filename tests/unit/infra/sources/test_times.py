@@ -106,7 +106,7 @@ def test_all_who_read_a_time_read_the_same(form: str, raw: Raw, tmp_path: Path) 
     for kind in ("parquet", "tfrecord"):
         shards, path = formats.get(kind), tmp_path / kind
         shards.refuse(rows)
-        shards.write_shard(rows, path)
+        formats.write_shard(kind, rows, path)
         assert microseconds(shard_reader(kind)(path, rows.schema).column("at")).to_pylist() == wanted
 
 

@@ -117,7 +117,7 @@ def dataset_of(encoding: str) -> Callable[[Store, int, Path], Ref]:
         column = pa.array(np.full(ROWS, value, np.int32))
         rows = pa.table({"a": column, "b": column} if value == 1 else {"b": column, "a": column})
         shard = scratch / "shard"
-        formats.get(encoding).write_shard(rows, shard)
+        formats.write_shard(encoding, rows, shard)
         schema = json.dumps(to_json(rows.schema)).encode()
         name = f"train-0{formats.get(encoding).SUFFIX}"
         return sealed(store, "datasets/d-0", "dataset", {name: shard.read_bytes(), "schema.json": schema})

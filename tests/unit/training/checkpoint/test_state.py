@@ -36,6 +36,7 @@ VALUES: list[Any] = [
     -0.0,
     math.inf,
     -math.inf,
+    math.nan,
     (),
     (1, (2, [3])),
     {1, 2, 3},
@@ -64,17 +65,8 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_with_its_type(value: Any) -> None:
     back = through_json(value)
-    assert back == value
+    assert repr(back) == repr(value)  # with the order of a dictionary, the sign of a zero, and NaN
     assert type(back) is type(value)
-    if isinstance(value, dict):
-        assert list(back) == list(value)
-    if isinstance(value, deque):
-        assert back.maxlen == value.maxlen
-
-
-def test_not_a_number_and_the_sign_of_zero_come_back() -> None:
-    assert math.isnan(through_json(math.nan))
-    assert math.copysign(1, through_json(-0.0)) == -1
 
 
 @pytest.mark.parametrize(
@@ -91,13 +83,6 @@ def test_a_tensor_leaves_through_put_under_its_path(tensor: torch.Tensor) -> Non
     assert torch.equal(back.nan_to_num(7), tensor.nan_to_num(7))
 
 
-def test_an_array_comes_back_as_an_array() -> None:
-    for array in (np.arange(6.0).reshape(2, 3), np.array(5, np.int8), np.zeros((0, 2), np.uint8)):
-        back = through_json([array])[0]
-        assert isinstance(back, np.ndarray)
-        assert (back.dtype, back.shape, back.tolist()) == (array.dtype, array.shape, array.tolist())
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -108,25 +93,16 @@ def test_an_array_comes_back_as_an_array() -> None:
         np.array(["2026-11-28", "NaT"], dtype="datetime64[ns]"),
         np.array([3], dtype="timedelta64[s]"),
         np.zeros((0, 2), dtype="<U7"),
+        np.arange(6.0).reshape(2, 3),
+        np.array(5, np.int8),
+        np.zeros((0, 2), np.uint8),
     ],
     ids=str,
 )
-def test_an_array_that_no_tensor_holds_comes_back(array: np.ndarray[Any, Any]) -> None:
+def test_an_array_comes_back(array: np.ndarray[Any, Any]) -> None:
     back = through_json({"classes_": array})["classes_"]
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     assert str(back.tolist()) == str(array.tolist())
-
-
-def test_an_array_with_an_object_that_has_no_form_names_its_place() -> None:
-    with pytest.raises(UnsupportedState) as caught:
-        encode({"kept": np.array(["x", Word], dtype=object)}, {}.__setitem__)
-    assert caught.value.path == "kept/1"
-
-
-@pytest.mark.parametrize("array", [["<U99999999", [1], ["a"]], ["<f8", [1], [1.0]], ["<U1", [3], ["a"]]])
-def test_an_array_that_claims_more_than_it_has_is_refused(array: list[Any]) -> None:
-    with pytest.raises(ValueError, match="unknown array|cannot reshape"):
-        decode({"$": "array", "value": array}, {}.__getitem__)
 
 
 def test_a_set_has_the_same_bytes_whatever_its_order() -> None:
@@ -161,6 +137,7 @@ def test_a_text_enum_comes_back_as_its_text() -> None:
         ([np.ma.masked_equal([1.0, 2.0], 2.0)], "0", "numpy.ma.MaskedArray"),
         ({object(): 1}, "key 0", "object"),
         ([Exception], "0", "type"),
+        ({"kept": np.array(["x", Exception], dtype=object)}, "kept/1", "type"),
     ],
 )
 def test_what_has_no_form_is_named(value: Any, path: str, kind: str) -> None:
@@ -171,11 +148,21 @@ def test_what_has_no_form_is_named(value: Any, path: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", [{"$": "eval", "value": "1"}, {"$": "object", "value": []}, {"$": "dtype", "value": "nn"}]
+    ("tag", "value", "sentence"),
+    [
+        ("eval", "1", "unknown"),
+        ("object", [], "unknown"),
+        ("dtype", "nn", "unknown"),
+        ("array", ["<U99999999", [1], ["a"]], "unknown array"),
+        ("array", ["<f8", [1], [1.0]], "unknown array"),
+        ("array", ["<U1", [3], ["a"]], "cannot reshape"),
+    ],
 )
-def test_an_unknown_tag_is_refused(written: Any) -> None:
-    with pytest.raises(ValueError, match="unknown"):
-        decode(written, {}.__getitem__)
+def test_an_unknown_tag_and_an_array_that_claims_more_than_it_has_are_refused(
+    tag: str, value: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        decode({"$": tag, "value": value}, {}.__getitem__)
 
 
 PLAIN = st.recursive(

@@ -51,7 +51,7 @@ def test_what_is_found_is_what_all_pairs_say(tmp_path_factory, drawn, shard_rows
         patch.setattr(exact, "CHECKED_ROWS", 3)
         if spilled:
             small_runs(patch, 200)
-        shared = exact.find_shared(exact.record(opened, ["x"], ["y"], root), opened.sides, root)
+        shared = exact.find_shared(opened, exact.record(opened, ["x"], ["y"], root), root)
     overlaps, conflicts = expected(splits)
     found = {
         (one.earlier, one.later): (one.earlier_rows, one.later_rows, one.conflicting)
@@ -85,6 +85,6 @@ def test_rows_of_one_use_are_not_compared(tmp_path: Path) -> None:
     uses = {"train": TRAINED, "test": SCORED, "hard": SCORED}
     sides = [Side(name=name, dataset=dataset, split=name, use=use, own=True) for name, use in uses.items()]
     opened = compared(tmp_path, sides, ["x"])
-    shared = exact.find_shared(exact.record(opened, ["x"], [], tmp_path), opened.sides, tmp_path)
+    shared = exact.find_shared(opened, exact.record(opened, ["x"], [], tmp_path), tmp_path)
     found = [(one.earlier, one.later, one.conflicting) for one in shared.overlaps(opened.sides)]
     assert found == [("train", "test", 0), ("train", "hard", 0)]

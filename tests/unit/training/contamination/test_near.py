@@ -8,11 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from data_contracts.pipeline_spec import NearSpec
 from tests.support.sealed_rows import compared, sealed
-from training.contamination.near import Near, _Texts, _verify, find_near
+from training.contamination.near import _Texts, find_near
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("", "n", "r", "st")]
 
@@ -96,33 +95,3 @@ def test_many_equal_texts_take_time_in_proportion(tmp_path: Path, monkeypatch: p
     assert (overlap.earlier_rows, overlap.later_rows) == (3000, 200)
     assert [later.row for later, _ in overlap.examples] == list(range(10))
     assert {earlier.row for _, earlier in overlap.examples} == {0}
-
-
-class FarApart:
-    """Texts of which no two are near each other; `reported` counts the reports."""
-
-    reported = 0
-
-    def advanced(self) -> None:
-        self.reported += 1
-
-    def similar(self, row: int, other: int, similarity: float) -> bool:
-        return False
-
-
-def test_a_long_verification_reports_that_it_goes_on(tmp_path: Path) -> None:
-    """One band that very many different texts share: the child must not be taken for a hung one."""
-    tables = {name: pa.table({"text": list("abcdef")}) for name in ("train", "test")}
-    dataset = sealed(tmp_path, "texts", tables, 500)
-    sides = [Side(name=name, dataset=dataset, split=name, use=use, own=True) for use, name in enumerate(tables)]
-    texts = FarApart()
-    same = [{row // 6: [row]} for row in range(12)]
-    _verify(same, texts, Near.of(compared(tmp_path, sides, ["text"]).sides), 0.8)
-    assert texts.reported == 12
-
-
-def test_a_column_of_numbers_is_refused(tmp_path: Path) -> None:
-    dataset = sealed(tmp_path, "one", {name: pa.table({"x": [1]}) for name in ("train", "test")})
-    sides = [Side(name=name, dataset=dataset, split=name, use=0, own=True) for name in ("train", "test")]
-    with pytest.raises(UsageError, match=r"near: column 'x' is int64, not text"):
-        find_near(compared(tmp_path, sides, ["x"]), NearSpec(column="x"), tmp_path)

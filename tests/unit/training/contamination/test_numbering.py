@@ -55,7 +55,7 @@ def test_what_is_shared_without_them_is_what_pandas_finds(tmp_path: Path, column
     frame = pd.DataFrame({"id": range(12), "x": [0.5, 1.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 1.5, 3.5, 9.5, 8.5]})
     frame["at"] = pd.date_range("2026-01-01", periods=12)
     both = opened(tmp_path, {name: pa.array(frame[name]) for name in columns})
-    shared = find_shared(record(both, columns, [], tmp_path), both.sides, tmp_path)
+    shared = find_shared(both, record(both, columns, [], tmp_path), tmp_path)
     (tmp_path / "without").mkdir()
     without = shared_without(both, columns, [], shared, tmp_path / "without")
     if columns in (["x"], ["id"]):  # nothing numbers the rows, or nothing is left
@@ -70,7 +70,7 @@ def test_what_is_shared_without_them_is_what_pandas_finds(tmp_path: Path, column
 def test_copies_that_kept_their_number_say_nothing_more(tmp_path: Path) -> None:
     ids, x = [*range(8), 3, 4, 50, 51], [*(i + 0.5 for i in range(8)), 3.5, 4.5, 50.5, 51.5]
     both = opened(tmp_path, {"id": pa.array(ids), "x": pa.array(x)})
-    shared = find_shared(record(both, ["id", "x"], [], tmp_path), both.sides, tmp_path)
+    shared = find_shared(both, record(both, ["id", "x"], [], tmp_path), tmp_path)
     assert shared.overlaps(both.sides)[0].later_rows == 2
     assert shared_without(both, ["id", "x"], [], shared, tmp_path) is None
 
@@ -105,5 +105,5 @@ def test_what_equality_means(one: pa.Array, other: pa.Array, equal: bool, tmp_pa
         for name, values, use in (("train", one, TRAINED), ("test", other, SCORED))
     ]
     both = compared(tmp_path, sides, ["x"])
-    shared = find_shared(record(both, ["x"], [], tmp_path), both.sides, tmp_path)
+    shared = find_shared(both, record(both, ["x"], [], tmp_path), tmp_path)
     assert bool(shared.overlaps(both.sides)) == equal

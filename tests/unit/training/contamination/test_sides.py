@@ -27,7 +27,7 @@ def sides_of(root: Path, train: pa.Array, test: pa.Array) -> tuple[list[Side], l
 
 def test_whole_numbers_beyond_double_are_refused_without_their_value(tmp_path: Path) -> None:
     sides, folders = sides_of(tmp_path, pa.array([1, EXACT + 1]), pa.array([1.0]))
-    compared = open_sides(sides, folders, {"x": FIELD})
+    compared = open_sides(sides, folders, {"x": FIELD}, lambda: None)
     with pytest.raises(UsageError, match=rf"^{FIELD}: column 'x' is int64 in train and double beside it") as raised:
         list(compared.blocks(compared.sides[0], ["x"]))
     assert str(EXACT + 1) not in raised.value.message + raised.value.remedy
@@ -36,7 +36,7 @@ def test_whole_numbers_beyond_double_are_refused_without_their_value(tmp_path: P
 def test_types_that_do_not_compare_are_refused(tmp_path: Path) -> None:
     sides, folders = sides_of(tmp_path, pa.array(["a"]), pa.array([1.0]))
     with pytest.raises(UsageError, match=rf"^{FIELD}: column 'x' is string in train and double in test"):
-        open_sides(sides, folders, {"x": FIELD})
+        open_sides(sides, folders, {"x": FIELD}, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_types_that_do_not_compare_are_refused(tmp_path: Path) -> None:
 def test_nested_values_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
     """The shard stage refuses them before; a dataset that another version wrote may have them."""
     sides, folders = sides_of(tmp_path, pa.array([1]), pa.array([1]))
-    opened = open_sides(sides, folders, {}).sides
+    opened = open_sides(sides, folders, {}, lambda: None).sides
     for side in opened:
         side.shards.schema = pa.schema([("x", kind)])
     with pytest.raises(UsageError, match=rf"^{FIELD}: column 'x' is (struct|map|list).*, which cannot be compared"):

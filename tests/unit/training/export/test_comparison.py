@@ -16,16 +16,10 @@ from tests.support import portables
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable, rows_of
 from training.export import fresh_run
 from training.export.portable import traced
-from training.export.worker import TOLERANCES, batches_of, compare, run_fresh, write_torch
+from training.export.worker import TOLERANCES, compare, run_fresh, write_torch
 
 FLOAT = TensorFacts(name="score", dtype="float32", shape=["rows"])
 WHOLE = TensorFacts(name="label", dtype="int64", shape=["rows"])
-
-
-def test_batches_of_one_and_of_more_rows() -> None:
-    assert batches_of(1) == [(0, 1)]
-    assert batches_of(2) == [(0, 2), (0, 1), (1, 2)]
-    assert batches_of(256) == [(0, 256), (0, 1), (255, 256), (0, 7)]
 
 
 def test_a_file_runs_in_a_process_that_cannot_import_trainwright(tmp_path: Path) -> None:

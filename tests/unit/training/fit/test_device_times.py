@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,18 +66,6 @@ def test_a_step_lasts_as_long_as_the_device_takes_and_what_follows_its_last_micr
     assert bound >= STEP_S
 
 
-def test_own_work_is_the_devices_without_its_backward_pass() -> None:
-    rank = Rank()
-    rank.queue_step()
-    rank.clock.now += 500  # whatever the host's clock says
-    rank.device.do(5)
-    assert rank.activity.read().own_s == pytest.approx(1 + 2)
-    rank.device.do(100)
-    activity = rank.activity.read()
-    assert activity.own_s == pytest.approx(1 + 2 + 3)
-    assert (activity.steps, activity.moves) == (1, 1)
-
-
 def test_a_device_that_stands_still_is_where_the_rank_is_while_the_host_goes_on() -> None:
     rank = Rank()
     for _ in range(4):
@@ -96,6 +83,7 @@ def test_a_device_that_stands_still_is_where_the_rank_is_while_the_host_goes_on(
     rank.device.do(1000)
     done = rank.activity.read()
     assert (done.steps, done.moves) == (5, 6)
+    assert done.own_s == pytest.approx(5 * (1 + 2 + 3)), "without the backward passes, whatever the host's clock says"
 
 
 def test_a_device_that_has_failed_stays_where_it_was_and_ends_no_report() -> None:
@@ -124,16 +112,8 @@ def test_what_was_spent_before_a_device_was_followed_stays_counted() -> None:
     assert activity.read().spent_s["hooks"] == pytest.approx(5 + 2)
 
 
-def test_the_thread_that_looks_chooses_the_device() -> None:
+def test_who_looks_chooses_the_device() -> None:
     chosen = []
-
-    @contextlib.contextmanager
-    def on_device() -> Iterator[None]:
-        chosen.append(threading.current_thread().name)
-        yield
-
-    times = DeviceTimes(Device().event, Clock(), on_device)
-    thread = threading.Thread(target=times.look, name="pulse")
-    thread.start()
-    thread.join()
-    assert chosen == ["pulse"]
+    on_device = contextlib.closing(SimpleNamespace(close=lambda: chosen.append("left")))
+    DeviceTimes(Device().event, Clock(), lambda: on_device).look()
+    assert chosen == ["left"]

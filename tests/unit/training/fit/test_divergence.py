@@ -22,7 +22,7 @@ SPANS = [(BAD_LOSS, 50, 60, [40, 60]), (BAD_WEIGHT, 50, 60, [50, 60]), (ROSE, 50
 @pytest.mark.parametrize(("finding", "seen", "now", "span"), SPANS)
 def test_the_samples_in_question_are_few(finding: int, seen: int, now: int, span: list[int]) -> None:
     watch = LossWatch(BATCH, None)
-    watch.begin(20)
+    watch.fine(20, weights=True)
     watch.take(torch.tensor(1.0))
     watch.fine(seen, weights=False)
     assert [watch.since(finding, now), now] == span
@@ -31,7 +31,7 @@ def test_the_samples_in_question_are_few(finding: int, seen: int, now: int, span
 @pytest.mark.parametrize("finding", [BAD_LOSS, BAD_WEIGHT])
 def test_nothing_that_a_checkpoint_holds_is_blamed(finding: int) -> None:
     watch = LossWatch(BATCH, None)
-    watch.begin(60)
+    watch.fine(60, weights=True)
     watch.take(torch.tensor(math.nan))
     assert watch.since(finding, 70) == 60
     watch.fine(80, weights=True)

@@ -12,9 +12,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import FaultName, InjectedFault, Joined, Latest, Meeting, PlannedFault, StepAfter
+from data_contracts.messages.gang import FaultName, Joined, Latest, Meeting, PlannedFault
 from infra.store import Store, layout, open_store
-from infra.store.layout import game_day_record
 from training.fit import fault_injector
 from training.fit.fault_injector import FaultInjector, checked_supervisor, damage, is_due
 
@@ -84,37 +83,11 @@ def test_it_waits_once_between_two_checkpoints_whatever_steps_a_batch_takes(
     assert (asked, struck) == (asked_after, [])
 
 
-def test_it_comes_once_and_only_after_a_committed_checkpoint(store: Store, struck: list[str]) -> None:
-    one = injector(store)
-    one.on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
-    assert (struck, store.exists(game_day_record(TRAINING, "injected"))) == ([], False)
-    commit(store, checkpoint(store))
-    for step in (24, 25, 25, 35):
-        one.on_train_batch_start(at(step), None, None, 0)  # type: ignore[arg-type]
-    assert struck == ["rank-killed"]
-    injected = store.read_as(game_day_record(TRAINING, "injected"), InjectedFault.from_json)
-    assert (injected.step, injected.checkpoint) == (25, f"{TRAINING}/checkpoints/10-g0")
-    injector(store, generation=1).on_train_batch_start(at(35), None, None, 0)  # type: ignore[arg-type]
-    assert struck == ["rank-killed"]
-
-
 def test_only_the_last_rank_injects_it(store: Store, struck: list[str]) -> None:
     commit(store, checkpoint(store))
     for rank in range(3):
         injector(store, rank, ranks=3).on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
         assert struck == ["rank-killed"] * (rank == 2)
-
-
-def test_the_first_step_and_the_first_new_step_after_it_are_recorded(store: Store, struck: list[str]) -> None:
-    saved = checkpoint(store)
-    commit(store, saved)
-    injector(store).on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
-    later = injector(store, generation=1, resume=saved)
-    for step in (10, 11, 12, 15, 16, 17):
-        later.on_train_batch_end(at(step), None, None, None, 0)  # type: ignore[arg-type]
-    for what, step in (("first", 11), ("caught-up", 16)):
-        after = store.read_as(game_day_record(TRAINING, what), StepAfter.from_json)  # type: ignore[arg-type]
-        assert (after.step, after.resumed_from, after.generation) == (step, 10, 1)
 
 
 def test_only_what_started_the_ranks_torchrun_is_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,15 +98,6 @@ def test_only_what_started_the_ranks_torchrun_is_its_supervisor(monkeypatch: pyt
     for pid in (12, 10, 1, 13):
         with pytest.raises(TrainwrightError, match="is not the supervisor of the rank"):
             checked_supervisor(pid)
-
-
-def test_one_bit_of_the_largest_file_is_flipped(store: Store) -> None:
-    saved = checkpoint(store)
-    path = Path(store.uri) / saved.ref.uri / "weights.safetensors"
-    damage(store, saved)
-    assert path.read_bytes() == bytes(500) + b"\x01" + bytes(499)
-    with pytest.raises(CorruptError):
-        store.verify(saved.ref)
 
 
 def test_a_link_in_place_of_a_checkpoints_file_is_not_followed(store: Store, tmp_path: Path) -> None:

@@ -177,13 +177,6 @@ def test_a_lazy_module_is_not_weighed(project: Path) -> None:
     assert "lazy parameters" in weigh(project, "Lazy").unknown
 
 
-def test_what_is_wrong_with_the_spec_is_said(project: Path) -> None:
-    with pytest.raises(UsageError, match="has no Blok"):
-        weigh(project, shard=["Blok"])
-    with pytest.raises(UsageError, match=r"weighed\.Nowhere was not found"):
-        weigh(project, "Nowhere")
-
-
 def test_a_schedule_is_told_the_length_of_the_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert weigh(project, "Cycles", trainer={"max_epochs": 3}).stateless == ""
     assert "steps 21 7 7\n" in capsys.readouterr().out

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from training.fit.launch_context import read_context
 from training.fit.rank import main
 
 LAUNCH: dict[str, Any] = {
@@ -39,14 +38,6 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("WORLD_SIZE", "1")
 
     return tell
-
-
-def test_what_is_sealed_is_what_the_launcher_says(told: Any) -> None:
-    sealed = {"train": {"b": 1, "a": 2}, "code_digest": "c", "dataset_id": None}
-    told(json.dumps({**LAUNCH, "sealed": sealed}))
-    assert list(read_context().sealed["train"]) == ["b", "a"]
-    told(json.dumps(LAUNCH))
-    assert read_context().sealed == {}
 
 
 NEWER = "The launch file cannot be read: This Launch has schema 9, newer than the 1 that this Trainwright reads."

@@ -8,21 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clocks import Clock
 from training.fit.reports import Reports
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 def test_the_share_that_waited_counts_from_the_beginning_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
     reports = Reports(tmp_path, 0, 1.0)
     reports.report(now=True)
     assert reports.wait_share == 0.0

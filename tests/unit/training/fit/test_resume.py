@@ -10,7 +10,7 @@ import torch
 
 from data_contracts.errors import TrainwrightError
 from training.fit.measuring import History
-from training.fit.resume import KEY, Resume
+from training.fit.resume import Resume
 from training.loader.loaders import LoaderView
 
 
@@ -40,18 +40,3 @@ def test_a_loader_that_stands_where_the_checkpoint_was_made_begins() -> None:
     assert begin(1472, 1472) is False
     # The position of a loader of the user's is not known.
     assert begin(0, 1472, own=True) is False
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_frozen_parameters_stay_frozen_whether_or_not_the_module_is_compiled(compiled: bool) -> None:
-    context: Any = SimpleNamespace()
-    plain, again = torch.nn.Sequential(torch.nn.Linear(1, 1)), torch.nn.Sequential(torch.nn.Linear(1, 1))
-    plain[0].bias.requires_grad_(False)
-    trainer: Any = SimpleNamespace(lightning_module=plain, callback_metrics={}, accumulate_grad_batches=1)
-    checkpoint: dict[str, Any] = {}
-    resume = Resume(context, History(), False, None, 0)
-    resume.add_to(checkpoint, trainer)
-    resume._frozen = checkpoint[KEY]["frozen"]
-    trainer.lightning_module = torch.compile(again) if compiled else again
-    resume._freeze(trainer)
-    assert [parameter.requires_grad for parameter in again.parameters()] == [True, False]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data_contracts.errors import Diverged
-from training.fit.guards import CONTINUE, DUE, LOOK_EVERY, STOP
+from training.fit.guards import LOOK_EVERY
 from training.fit.measuring import History
 from training.fit.reports import RankActivity
 from training.fit.supervisor import Supervisor
@@ -76,30 +76,6 @@ def test_a_bad_weight_may_have_come_with_any_sample_since_the_last_checkpoint() 
     with pytest.raises(Diverged) as caught:
         kept._agree(trainer, saving=True)
     assert caught.value.details["samples"] == [10, 40]
-
-
-@pytest.mark.parametrize(
-    ("mine", "other", "agreed"),
-    [
-        (CONTINUE, CONTINUE, CONTINUE),
-        (DUE, CONTINUE, DUE),  # this rank's clock says so
-        (CONTINUE, DUE, DUE),  # another's does
-        (DUE, STOP, STOP),
-    ],
-)
-def test_ranks_agree_on_the_step_of_a_checkpoint_by_the_clock(mine: int, other: int, agreed: int) -> None:
-    """Without a collective of its own: the flag that each step shares anyway says it. The state is then checked."""
-    kept, trainer, shared = supervisor(every_s=1e-9 if mine == DUE else 1e9), trainer_on("cpu"), []
-
-    def most_urgent(flag: int) -> int:
-        shared.append(flag)
-        return max(flag, other)
-
-    kept._agreement.most_urgent = most_urgent  # type: ignore[method-assign]
-    trainer.global_step = 1
-    assert kept._agree(trainer, saving=False) == agreed
-    # A step without a checkpoint shares one flag; all ranks look at the weights once one is due.
-    assert shared == [mine] * (1 if agreed == CONTINUE else 2)
 
 
 def test_a_checkpoint_by_the_clock_needs_finite_weights() -> None:

@@ -78,13 +78,6 @@ def test_all_of_a_module_from_two_files(tmp_path: Path) -> None:
     assert [tensor.flatten()[0].item() for tensor in held] == [1, 2, 3, 4, 5]
 
 
-def test_a_float_of_another_width_is_converted(tmp_path: Path) -> None:
-    net = Net()
-    half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in full().items()}
-    begin(net, tmp_path / "w", True, half)
-    assert (net.base.weight.dtype, net.base.weight[0, 0].item()) == (torch.float32, 1.0)
-
-
 # what the file has, strict, what is said of it
 REFUSED: list[tuple[dict[str, Any], bool, str]] = [
     (full(**{"base.weight": None, "seen": None}), True, "3 tensors loaded, 2 missing (base.weight, seen). With strict: "
@@ -112,11 +105,6 @@ def test_what_does_not_fit_is_named_and_nothing_is_loaded(
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
-def test_a_module_on_the_meta_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"base\.weight|adapter\.bias: given to a module on the meta device"):
-        begin(Net("meta"), tmp_path / "w", True, full())
-
-
 @pytest.mark.parametrize("compiled", ["module", "file"])
 def test_names_of_a_compiled_module_are_those_of_the_plain_one(compiled: str, tmp_path: Path) -> None:
     net: Any = Net()
@@ -124,11 +112,6 @@ def test_names_of_a_compiled_module_are_those_of_the_plain_one(compiled: str, tm
     given = full() if compiled == "module" else {f"_orig_mod.{name}": value for name, value in full().items()}
     assert begin(net, tmp_path / "w", True, given).sentence == "5 tensors loaded"
     assert net.adapter.bias.item() == 4
-
-
-def test_one_name_in_two_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"seen is in part-1\.safetensors and in another file"):
-        begin(Net(), tmp_path / "w", True, full(), {"seen": torch.ones(1)})
 
 
 def trainer_that_saves(names: list[str]) -> Any:
@@ -148,18 +131,6 @@ def test_a_module_that_saves_its_adapters_begins_with_adapters_and_not_with_a_ba
     warm = begin(net, tmp_path / "base", False, full(**{"adapter.weight": None, "adapter.bias": None}))
     with pytest.raises(UsageError, match=r"gives the module 3 tensors \(base\.bias, base\.weight, seen\), which its"):
         warm.on_train_start(trainer_that_saves(list(net.state_dict())), net)
-
-
-def test_what_was_loaded_is_remembered_by_a_resumed_training_which_loads_nothing(tmp_path: Path) -> None:
-    net = Net()
-    first = begin(net, tmp_path / "w", True, full())
-    resumed, later = WarmStart(None, True), Net()
-    resumed.load_state_dict(first.state_dict())
-    before = later.base.weight.clone()
-    resumed.install(later, lambda module: module)
-    later.configure_model()
-    resumed.on_train_start(trainer_that_saves([]), later)
-    assert (resumed.sentence, torch.equal(later.base.weight, before)) == ("5 tensors loaded", True)
 
 
 class Holder(L.LightningModule):
@@ -199,15 +170,26 @@ def test_layers_that_peft_adapts_get_the_weights_of_the_layers_themselves(tmp_pa
     assert module.model["encoder"]["lora_A"].weight.equal(first)
 
 
-def test_one_of_two_models_that_fit_equally_well_is_not_chosen(tmp_path: Path) -> None:
-    module: Any = Holder(adapted=False, twice=True)
-    with pytest.raises(UsageError, match="0 tensors loaded"):
-        begin(module, tmp_path / "w", False, OF_A_LIBRARY)
-
-
 def test_a_parameter_with_two_names_is_given_under_one(tmp_path: Path) -> None:
     module: Any = Holder(adapted=False)
     module.model["head"].weight = module.model["encoder"].weight = nn.Parameter(torch.zeros(3, 2))
     given = {name: tensor for name, tensor in OF_A_LIBRARY.items() if "head" not in name}
     assert begin(module, tmp_path / "w", True, given).sentence == "2 tensors loaded"
     assert module.model["head"].weight[0, 0].item() == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "strict", "files", "sentence"),
+    [
+        (Net("meta"), True, [full()], r"base\.weight|adapter\.bias: given to a module on the meta device"),
+        (Net(), True, [full(), {"seen": torch.ones(1)}], r"seen is in part-1\.safetensors and in another file"),
+        # One of two models that fit equally well is not chosen.
+        (Holder(adapted=False, twice=True), False, [OF_A_LIBRARY], "0 tensors loaded"),
+    ],
+    ids=["on the meta device", "one name in two files", "two models"],
+)
+def test_what_gives_no_weights_or_two_is_refused(
+    module: Any, strict: bool, files: list[dict[str, torch.Tensor]], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        begin(module, tmp_path / "w", strict, *files)

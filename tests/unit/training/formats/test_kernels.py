@@ -22,15 +22,6 @@ def test_a_checksum_is_crc_32c(size):
     assert int(kernels.masked_crc(padded, 0, size)).to_bytes(4, "little") == reference.record(data)[-4:]
 
 
-def test_numba_is_imported_where_tfrecord_is_used_and_nowhere_else():
-    code = (
-        "import sys; from training import formats; formats.get('parquet'); print('numba' in sys.modules);"
-        "formats.get('tfrecord'); print('numba' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
-
-
 def test_kernels_work_where_their_machine_code_cannot_be_kept(tmp_path):
     shutil.copy(kernels.__file__, tmp_path)
     (tmp_path / "__pycache__").touch()  # nobody, root included, can make a folder of that name

@@ -16,7 +16,6 @@ from tests.support.splits import normalised
 from tests.unit.training.formats import reference
 from tests.unit.training.formats import rows as kinds
 from training import formats
-from training.formats import tfrecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]  # an environment is made on first use
 
@@ -74,7 +73,7 @@ print(json.dumps(rows))
 def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
     table = normalised(kinds.every_kind())
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    tfrecord.write_shard(table, ours)
+    formats.write_shard("tfrecord", table, ours)
     columns = {name: reference.plain(table[name]) for name in table.column_names}
     expected = [
         {name: [_plain(one) for one in rows[row]] for name, rows in columns.items() if rows[row] is not None}
@@ -95,7 +94,7 @@ print(json.dumps(rows, default=lambda number: number.item()))
 
 def test_the_package_tfrecord_reads_ours(ask, tmp_path):
     table = normalised(ROWS.select(["label", "score", "image"]).slice(0, 1))
-    tfrecord.write_shard(table, tmp_path / "ours")
+    formats.write_shard("tfrecord", table, tmp_path / "ours")
     assert ask("tfrecord", TFRECORD, tmp_path / "ours") == [{"label": [3], "score": [0.5], "image": [0, 1, 2, 3]}]
 
 
@@ -118,6 +117,6 @@ print(json.dumps([{name: plain(one) for name, one in row.items()} for row in row
 @pytest.mark.parametrize("reader", [DUCKDB, POLARS], ids=["duckdb", "polars"])
 def test_other_engines_read_our_parquet(reader, ask, tmp_path):
     table = normalised(ROWS)
-    formats.get("parquet").write_shard(table, tmp_path / "ours.parquet")
+    formats.write_shard("parquet", table, tmp_path / "ours.parquet")
     expected = [{name: _plain(one) for name, one in row.items()} for row in table.to_pylist()]
     assert ask("readers", reader + SHOWN, tmp_path / "ours.parquet") == expected

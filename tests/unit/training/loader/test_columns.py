@@ -153,8 +153,8 @@ def test_one_column_in_a_list_is_a_tensor_of_one_column(room: str, name: str, ro
     assert made.without_numbers(np.arange(4)) == {}
 
 
-REFUSED = [
-    # train.batch, pad, sentence
+REFUSED: list[Any] = [
+    # train.batch, pad, sentence, the rows unless they are those of TABLE
     (["z"], {}, "The dataset has no column 'z'; it has id, a, b,"),
     (
         [["a", "image"]],
@@ -165,15 +165,22 @@ REFUSED = [
     (None, {"text": 0}, "train.loader.pad: column 'text' is not a list of numbers, so there is nothing to pad."),
     (None, {"z": 0}, "The dataset has no column 'z'"),
     (["gappy"], {"gappy": 0}, "Column 'gappy' has no value in 1 of 2 rows, which a tensor cannot express."),
+    (None, {}, "train.batch: column 'words' is list<", {"words": [["a"], ["b", "c"], []]}),
+    (
+        None,
+        {"x": 0},
+        "train.loader.pad: x_length would be the lengths of 'x', but it is a column of its own",
+        {"x": [[1], [2, 3], []], "x_length": [1, 2, 0]},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("batch", "pad", "sentence"), REFUSED)
+@pytest.mark.parametrize(("batch", "pad", "sentence", "rows"), [(*case, None)[:4] for case in REFUSED])
 def test_what_cannot_be_a_batch_is_a_usage_error(
-    batch: Any, pad: dict[str, Any], sentence: str, tmp_path: Path
+    batch: Any, pad: dict[str, Any], sentence: str, rows: dict[str, Any] | None, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        split(tmp_path, batch=batch, pad=pad)
+        split(tmp_path, batch=batch, pad=pad, table=TABLE if rows is None else pa.table(rows))
     assert caught.value.message.startswith(sentence)
 
 
@@ -205,15 +212,3 @@ def test_what_a_transform_may_fill_is_not_counted(tmp_path: Path) -> None:
     dataset = write_split(tmp_path, pa.table({"a": [1.5, None]}))
     assert Split(Shards(tmp_path, dataset, "train"), ["a"]).without_numbers(np.arange(2)) == {"a": 1}
     assert Split(Shards(tmp_path, dataset, "train"), ["a"], lambda batch: batch).without_numbers(np.arange(2)) == {}
-
-
-def test_lists_of_texts_are_refused(tmp_path: Path) -> None:
-    table = pa.table({"words": [["a"], ["b", "c"], []]})
-    with pytest.raises(UsageError, match="column 'words' is list<.*string>, of which no tensor can be made"):
-        split(tmp_path, table=table)
-
-
-def test_a_column_called_like_the_lengths_of_another_is_refused(tmp_path: Path) -> None:
-    table = pa.table({"x": [[1], [2, 3], []], "x_length": [1, 2, 0]})
-    with pytest.raises(UsageError, match="x_length would be the lengths of 'x', but it is a column of its own"):
-        split(tmp_path, table=table, pad={"x": 0})

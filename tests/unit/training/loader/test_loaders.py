@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_memory_never_changes_the_order(
     [made] = loaders(dataset, 1, loader=loader, room=room)
     assert isinstance(made.split._rows, kind)
     assert joined(map(ids, chain(made, made, made))) == in_order(loader, 3)
-    assert cause in made.spent
+    assert cause in made.split.spent
 
 
 def test_windows_that_do_not_fit_are_refused(dataset: tuple[Path, Dataset]) -> None:
@@ -127,23 +128,8 @@ def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_th
     split = Split(Shards(folder, dataset, "train"), ["id"], None, loader, in_shards)
     worlds = [world for world in range(1, batch + 1) if batch % world == 0]
 
-    def gang(world: int, samples: int) -> list[TrainLoader]:
-        plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), world)
-        made = [TrainLoader(split, plan, Sampling("d", 3, loader), rank) for rank in range(world)]
-        for one in made:
-            one.load_state_dict({"samples": samples})
-        return made
-
     def run(world: int, begun: int, num_steps: int) -> list[list[int]]:
-        made = gang(world, begun * batch)
-        micro_batches = num_steps * made[0].plan.accumulate
-        parts = []
-        for one in made:
-            taken = joined(one[0].tolist() for one in islice(endless(one), micro_batches))
-            parts.append(np.reshape(taken, (num_steps, batch // len(made))))
-            assert one.state_dict() == {"samples": (begun + num_steps) * batch}
-            one.close()
-        return np.concatenate(parts, axis=1).tolist()
+        return steps_of(split, Sampling("d", 3, loader), (rows, batch, micro), world, begun, num_steps)
 
     per_epoch = rows // batch
     stop = data.draw(st.integers(0, 2 * per_epoch), label="stop")
@@ -160,25 +146,31 @@ def endless(loader: TrainLoader) -> Iterable[Any]:
         yield from loader
 
 
+def steps_of(
+    split: Split, sampling: Sampling, sizes: tuple[int, int, int | None], ranks: int, begun: int, num_steps: int
+) -> list[list[int]]:
+    """The ids in so many steps of a gang from a step on, by step.
+
+    Args:
+        sizes: the rows of an epoch, of a global batch and of a micro-batch.
+    """
+    rows, batch, micro = sizes
+    plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), ranks)
+    parts = []
+    for rank in range(ranks):
+        loader = TrainLoader(split, plan, sampling, rank)
+        loader.load_state_dict({"samples": begun * batch})
+        taken = joined(one[0].tolist() for one in islice(endless(loader), num_steps * plan.accumulate))
+        parts.append(np.reshape(taken, (num_steps, batch // ranks)))
+        assert loader.state_dict() == {"samples": (begun + num_steps) * batch}
+        loader.close()
+    return np.concatenate(parts, axis=1).tolist()
+
+
 def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]) -> None:
     [loader] = loaders(dataset, 1)
     with pytest.raises(UsageError, match="was made after 12 samples, in the middle of a global batch of 8"):
         loader.load_state_dict({"samples": 12})
-
-
-def test_the_thread_ends_with_the_loader(dataset: tuple[Path, Dataset]) -> None:
-    # Threads of earlier tests' loaders may end meanwhile.
-    earlier = set(threading.enumerate())
-
-    def threads() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "loader_0" and thread not in earlier]
-
-    [second] = loaders(dataset, 1)
-    next(iter(second))
-    [thread] = threads()
-    del second
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Dataset]) -> None:
@@ -194,7 +186,7 @@ def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Da
     batch = next(iter(loader))
     assert seen == [(in_order(GLOBAL, 1)[:8], threading.current_thread().name)]
     assert batch.tolist() == [10 * one for one in seen[0][0]]
-    assert loader.spent["transform"] > 0
+    assert loader.split.spent["transform"] > 0
 
 
 def test_what_fails_in_the_thread_is_raised_at_the_batch(
@@ -258,20 +250,10 @@ def test_a_mixture_goes_on_from_epoch_to_epoch_on_any_gang(ranks: int, micro: in
     weights = {"web": 2.0, "book": 2.0, "code": 0.0}
     split = mixed(tmp_path, weights)
     loader = LoaderSpec.model_validate({"mixture": {"column": "from", "weights": weights}})
-    plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
+    sizes = (split.epoch_rows(8), 8, micro)
+    plan = make_plan(sizes[0], spec(8, micro), ranks)
     assert (plan.steps_per_epoch, plan.dropped_rows) == (6, 0)
-
-    def run(ranks: int, first: int, num_steps: int) -> list[list[int]]:
-        plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
-        parts = []
-        for rank in range(ranks):
-            one = TrainLoader(split, plan, Sampling("d", 0, loader), rank)
-            one.load_state_dict({"samples": first * 8})
-            taken = joined(batch[0].tolist() for batch in islice(endless(one), num_steps * plan.accumulate))
-            parts.append(np.reshape(taken, (num_steps, 8 // ranks)))
-            one.close()
-        return np.concatenate(parts, axis=1).tolist()
-
+    run = partial(steps_of, split, Sampling("d", 0, loader), sizes)
     taken = joined(run(1, 0, 7) + run(ranks, 7, 13))
     assert taken == joined(run(1, 0, 20))
     web, book = ([one for one in taken if low <= one < high] for low, high in ((0, 40), (40, 55)))

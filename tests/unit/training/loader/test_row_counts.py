@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
-from tests.unit.training.score.test_metrics import ACCURACY, scored
+from tests.unit.training.score.test_metrics import ACCURACY, loader_of, scored
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
 from training.loader.loaders import CountRows, rows_of, with_view
 from training.order import Plan
@@ -108,9 +108,7 @@ class Mean(L.LightningModule):
 def test_evaluate_counts_every_row_whatever_a_batch_holds_first(first: Any, tmp_path: Path) -> None:
     loader = OrderedLoader(split(tmp_path, [first, "x", "y"]), 4)
     metrics = {"logged": {"logged": "test"}, "accuracy": {**ACCURACY, "target": "y"}}
-    found = scored(
-        metrics, Mean(), {"lightning": {"trainer": {"accelerator": "cpu"}}, "batch": [first, "x", "y"]}, loader
-    )
+    found = scored(metrics, Mean(), {**CPU, "batch": [first, "x", "y"]}, loader)
     assert (found["logged"].value.value, found["logged"].value.rows) == (4.5, 10)
     assert (found["logged"].value.unit, found["logged"].outcomes.rows) == ("batch", [4, 4, 2])
     assert (found["accuracy"].value.value, found["accuracy"].value.rows) == (1.0, 10)
@@ -131,14 +129,8 @@ def test_means_over_an_epoch_are_means_over_its_rows(first: str, tmp_path: Path)
     assert trainer.callback_metrics["train_epoch"].item() == 4.5
 
 
-class Packed:
-    """A foreign loader whose batches do not say how many rows they have."""
-
-    def __len__(self) -> int:
-        return 2
-
-    def __iter__(self) -> Any:
-        return iter([(T(100), torch.tensor([1.0, 2.0])), (T(50), torch.tensor([6.0]))])
+# Batches of a foreign loader that do not say how many rows they have.
+PACKED = loader_of((T(100), torch.tensor([1.0, 2.0])), (T(50), torch.tensor([6.0])))
 
 
 def test_a_batch_that_does_not_say_its_rows_is_refused_unless_the_step_does() -> None:
@@ -147,15 +139,13 @@ def test_a_batch_that_does_not_say_its_rows_is_refused_unless_the_step_does() ->
             self.log("test", batch[1].mean(), batch_size=len(batch[1]))
 
     with pytest.raises(UsageError, match="batch 0 of your test_dataloader does not say how many rows it has"):
-        scored({"m": {"logged": "test"}}, Mean(), source=Packed())
-    found = scored({"m": {"logged": "test"}}, Said(), source=Packed())["m"]
+        scored({"m": {"logged": "test"}}, Mean(), source=PACKED)
+    found = scored({"m": {"logged": "test"}}, Said(), source=PACKED)["m"]
     assert (found.value.value, found.value.rows, found.outcomes.rows) == (3.0, 3, [2, 1])
 
 
-@pytest.mark.parametrize(("target", "kind"), [("0", "list"), ("text", "list")])
-def test_a_target_that_is_not_a_tensor_is_refused(target: str, kind: str, tmp_path: Path) -> None:
-    batch = ["text", "y"]
-    loader = OrderedLoader(split(tmp_path, batch), 4)
-    train = {**CPU, "batch": batch}
-    with pytest.raises(UsageError, match=rf"m\.target: {target} is a {kind} in a batch, a tensor is needed"):
-        scored({"m": {**ACCURACY, "target": target}}, Mean(), train, loader)
+@pytest.mark.parametrize("target", ["0", "text"])
+def test_a_target_that_is_not_a_tensor_is_refused(target: str, tmp_path: Path) -> None:
+    loader = OrderedLoader(split(tmp_path, ["text", "y"]), 4)
+    with pytest.raises(UsageError, match=rf"m\.target: {target} is a list in a batch, a tensor is needed"):
+        scored({"m": {**ACCURACY, "target": target}}, Mean(), {**CPU, "batch": ["text", "y"]}, loader)

@@ -66,12 +66,6 @@ def test_a_run_of_micro_batches_is_each_of_them(first, count, rank):
     assert np.array_equal(plan.positions(first, count, rank), np.concatenate(each))
 
 
-@given(st.integers(0, 10**6), st.integers(1, 50))
-def test_the_cursor_says_epoch_and_step(step, steps_per_epoch):
-    plan = Plan(8 * steps_per_epoch + 3, 8, 2, 4, 1, steps_per_epoch, 3)
-    assert plan.position(step * 8) == (step // steps_per_epoch, step % steps_per_epoch)
-
-
 def test_what_makes_no_step_is_refused():
     with pytest.raises(UsageError, match=r"train split has 31 rows, fewer than train.global_batch_size 32"):
         make_plan(31, _train(32), 1)

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from training.predict import output
 from training.predict.output import UnfinishedOutput
 
 RECORD = {"the model": "a", "the input": "b"}
 
 
 def part(folder: UnfinishedOutput, first: int, end: int) -> None:
-    folder.unfinished().write_text("x")
+    folder.unfinished.write_text("x")
     folder.finish(first, end)
 
 
@@ -32,21 +31,13 @@ def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
     again.close()
     other = UnfinishedOutput(tmp_path / "out.csv", {**RECORD, "the model": "c"})
     assert (other.begun_anew, other.parts()) == ("the model", [])
-    other.remove()
+    part(other, 0, 4)
+    (other.folder / "record.json").write_text("{")
+    other.close()
+    torn = UnfinishedOutput(tmp_path / "out.csv", {**RECORD, "the model": "c"})
+    assert torn.parts() == [], "begun anew"
+    torn.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_process_is_refused_and_one_that_comes_later_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "WAIT_S", 0.0)
-    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    with pytest.raises(UsageError, match="Another process is writing"):
-        UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    one.remove()
-    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)  # the folder is a new one
-    one.close()
-    two.close()
 
 
 def test_who_comes_while_the_folder_is_removed_begins_anew(tmp_path: Path) -> None:
@@ -67,16 +58,6 @@ def test_who_comes_while_the_folder_is_removed_begins_anew(tmp_path: Path) -> No
         ending.close()
         assert parts.result() == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_record_that_is_torn_begins_anew(tmp_path: Path) -> None:
-    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    part(one, 0, 4)
-    (one.folder / "record.json").write_text("{")
-    one.close()
-    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)
-    assert two.parts() == []
-    two.close()
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

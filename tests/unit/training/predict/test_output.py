@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from training.predict import output
-from training.predict.output import join, names_in, refuse_columns, refuse_twice, suffix_of
+from training.predict.output import join, names_in, refuse_columns, refuse_twice
 
 ROWS = pa.RecordBatch.from_pydict(
     {
@@ -54,30 +54,27 @@ def test_each_format_reads_back(tmp_path: Path) -> None:
     assert table.column("text").to_pylist()[0] == 'a"b'
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.string()), pa.struct([("x", pa.int8())])])
-def test_what_text_cannot_hold_is_refused(kind: pa.DataType) -> None:
-    schema = pa.schema([("x", kind)])
+VECTORS = pa.schema([("row", pa.int64()), ("logits_1", pa.string()), ("logits", pa.list_(pa.float32(), 2))])
+REFUSED: list[tuple[pa.Schema, str, str]] = [
+    *(
+        (pa.schema([("x", kind)]), "x.csv", "cannot hold")
+        for kind in (pa.binary(), pa.list_(pa.string()), pa.struct([("x", pa.int8())]))
+    ),
+    (VECTORS, "predictions.CSV", "Two columns of the output would be called logits_1"),
+    (VECTORS, "a", "not clear from its name"),
+    (VECTORS, "a.jsonl", "not clear from its name"),
+]
+
+
+@pytest.mark.parametrize(("schema", "name", "sentence"), REFUSED)
+def test_what_a_file_cannot_hold_is_refused(schema: pa.Schema, name: str, sentence: str) -> None:
     refuse_columns(schema, Path("x.parquet"))
-    with pytest.raises(UsageError, match="cannot hold"):
-        refuse_columns(schema, Path("x.csv"))
+    with pytest.raises(UsageError, match=sentence):
+        refuse_columns(schema, Path(name))
 
 
-def test_a_column_that_has_the_name_of_a_vector_s_value_is_refused_in_csv() -> None:
-    vectors = pa.schema([("row", pa.int64()), ("logits_1", pa.string()), ("logits", pa.list_(pa.float32(), 2))])
-    with pytest.raises(UsageError, match="Two columns of the output would be called logits_1"):
-        refuse_columns(vectors, Path("predictions.csv"))
-    refuse_columns(vectors, Path("predictions.parquet"))
-
-
-def test_two_columns_of_one_name_are_refused() -> None:
+@pytest.mark.parametrize("twice", ["row", "prediction"])
+def test_two_columns_of_one_name_are_refused(twice: str) -> None:
     refuse_twice(["row", "id", "prediction"])
-    for names in (["row", "row", "prediction"], ["row", "prediction", "prediction"]):
-        with pytest.raises(UsageError, match="would be called"):
-            refuse_twice(names)
-
-
-def test_the_suffix_decides() -> None:
-    assert suffix_of(Path("a.CSV")) == ".csv"
-    for name in ("a", "a.jsonl"):
-        with pytest.raises(UsageError, match="not clear from its name"):
-            suffix_of(Path(name))
+    with pytest.raises(UsageError, match=f"would be called {twice}"):
+        refuse_twice(["row", "prediction", twice])

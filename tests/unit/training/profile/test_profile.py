@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from training.loader.loaders import ReadyBatches
 from training.profile import (
     NamedParts,
-    ReadyBatches,
     exchange_s,
     operations_of,
     steps_of,
@@ -92,17 +92,7 @@ def test_the_first_batches_are_repeated_to_the_number_of_steps() -> None:
     assert list(ReadyBatches([], 5)) == []
 
 
-def test_either_loader_is_replaced() -> None:
-    closed: list[int] = []
-
-    class Ours(list[int]):
-        def close(self) -> None:
-            closed.append(1)
-
-    loaders: dict[str, Any] = {"train_dataloaders": Ours([1, 2])}
-    with_ready_batches(loaders, None, 3)  # type: ignore[arg-type]
-    assert list(loaders["train_dataloaders"]) == [1, 2, 1]
-    assert closed == [1]
+def test_the_loader_of_a_data_module_is_replaced() -> None:
     theirs: Any = SimpleNamespace(train_dataloader=lambda: [5])
     with_ready_batches({}, theirs, 2)
     assert list(theirs.train_dataloader()) == [5, 5]

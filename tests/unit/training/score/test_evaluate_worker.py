@@ -108,10 +108,10 @@ def sealed(store: Store, scratch: Path, module: Any, name: str = "t", held: Any 
     )
 
 
-def verified(asked: EvaluateRequest) -> Verified:
+def verified(asked: EvaluateRequest, dataset: Dataset | None = None) -> Verified:
     """What verify finds in the same checkpoint."""
     request = VerifyRequest(
-        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=None, code=asked.code,
+        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, code=asked.code,
         paths=asked.paths,
     )  # fmt: skip
     return verify_worker.main(request, lambda report: None)
@@ -148,11 +148,11 @@ def test_the_scores_of_a_sealed_set_are_apart_from_all_that_people_read(
     assert not list(folder.glob("*predictions-judge*"))
 
 
-def test_layers_that_are_made_late_are_there_when_weights_are_loaded(request_of: EvaluateRequest) -> None:
-    assert verified(request_of).tensors == 2
-
-
-def test_a_module_without_those_layers_does_not_fit(request_of: EvaluateRequest, projects: tuple[Path, Path]) -> None:
+def test_layers_that_are_made_late_are_there_when_weights_are_loaded(
+    request_of: EvaluateRequest, projects: tuple[Path, Path]
+) -> None:
+    with own_modules():
+        assert verified(request_of).tensors == 2
     (projects[0] / "model.py").write_text(MODEL.replace("nn.Linear(4, 1)", "nn.Identity()"))
     with pytest.raises(CorruptError, match="the module has no layer.bias"):
         verified(request_of)
@@ -221,11 +221,7 @@ def test_what_setup_does_comes_before_the_weights(
     assert torch.equal(torch.tensor(table["prediction"].to_pylist()), predicted)
     assert found.metrics["mean"].value == pytest.approx(logged["mean"], rel=1e-6)
 
-    verify = VerifyRequest(
-        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, code=asked.code,
-        paths=asked.paths,
-    )  # fmt: skip
-    answer = verify_worker.main(verify, lambda report: None)
+    answer = verified(asked, dataset)
     assert answer.tensors == 4
     assert answer.loss == (None if guard else held["loss"])
     assert ("train_dataloader" in answer.raised or "NoneType" in answer.raised) == guard

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator"
 HERE = Path(__file__).parent
 PREFIX = "torchmetrics.classification."
 ACCURACY = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 3, "average": "micro"}}
-F1 = {"class_path": f"{PREFIX}MulticlassF1Score", "init_args": {"num_classes": 3, "average": "macro"}}
 
 
 class Module(L.LightningModule):
@@ -51,17 +49,8 @@ def batches(sizes: tuple[int, ...] = (4, 4, 2), seed: int = 0) -> list[tuple[tor
     return [(torch.randn(n, 3, generator=draw), torch.randint(0, 3, (n,), generator=draw)) for n in sizes]
 
 
-class Batches:
-    """A loader of these batches."""
-
-    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(self.batches)
+def loader_of(*batches: tuple[torch.Tensor, torch.Tensor]) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
 
 def scored(
@@ -69,7 +58,7 @@ def scored(
 ) -> dict:
     specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
     scorer = Scorer(train, HERE, Progress(lambda report: None))
-    return score(module or Module(), source or Batches(*batches()), specs, metric_classes(specs, HERE, HERE), scorer)
+    return score(module or Module(), source or loader_of(*batches()), specs, metric_classes(specs, HERE, HERE), scorer)
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,14 +73,6 @@ def test_a_mean_over_rows_keeps_one_outcome_per_row() -> None:
     assert found.value.value == pytest.approx(right.mean().item())
     assert (found.value.unit, found.value.rows) == ("row", 10)
     assert found.outcomes.values == right.tolist()
-
-
-def test_a_metric_that_is_no_mean_is_compared_as_one_number() -> None:
-    found = scored({"f1": {**F1, "target": "1"}})["f1"]
-    x, y = whole()
-    expected = torchmetrics.functional.f1_score(x, y, "multiclass", num_classes=3, average="macro").item()
-    assert found.value.value == pytest.approx(expected)
-    assert (found.value.unit, found.outcomes.rows) == ("dataset", [10])
 
 
 @pytest.mark.parametrize(("name", "unit", "count"), [("loss", "batch", 3), ("acc", "batch", 3), ("late", "dataset", 1)])
@@ -113,6 +94,13 @@ class Dictionary(Module):
         return {"logits": self(batch[0])}
 
 
+class Empty(Module):
+    """Its loss is not a number."""
+
+    def test_step(self, batch: object, batch_idx: int) -> None:
+        self.log("loss", torch.tensor(math.nan))
+
+
 class NoTest(L.LightningModule):
     """Its input is its prediction."""
 
@@ -128,13 +116,18 @@ def test_a_dictionary_of_predictions_needs_a_key() -> None:
 
 
 REFUSED = [
-    ({"class_path": "torchmetrics.Acuracy", "target": "y"}, Module, r"there is no torchmetrics\.Acuracy"),
-    ({"class_path": "torch.nn.Linear", "target": "y"}, Module, r"torch\.nn\.Linear is not a torchmetrics Metric"),
+    (
+        {"class_path": "torchmetrics.Acuracy", "target": "y"},
+        Module,
+        "module torchmetrics has no Acuracy",
+    ),
+    ({"class_path": "torch.nn.Linear", "target": "y"}, Module, r"torch\.nn\.Linear is not a Metric"),
     ({**ACCURACY, "init_args": {"classes": 3}, "target": "y"}, Module, "init_args: MulticlassAccuracy refuses them"),
     ({**ACCURACY, "target": "z"}, Module, "target: a batch has no z"),
     ({**ACCURACY, "init_args": {"num_classes": 9}, "target": "x"}, Module, "cannot score predictions of shape"),
     ({"logged": "accuracy"}, Module, "test_step logs no accuracy; it logs acc, late, loss"),
     ({"logged": "loss"}, NoTest, "NoTest has no test_step"),
+    ({"logged": "loss"}, Empty, "its value is nan"),
 ]
 
 
@@ -142,15 +135,6 @@ REFUSED = [
 def test_a_metric_that_cannot_be_is_refused_in_one_sentence(fields: dict, module: type, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         scored({"a": fields}, module())
-
-
-def test_a_value_that_is_no_number_decides_nothing() -> None:
-    class Empty(Module):
-        def test_step(self, batch: object, batch_idx: int) -> None:
-            self.log("loss", torch.tensor(math.nan))
-
-    with pytest.raises(UsageError, match="its value is nan"):
-        scored({"a": {"logged": "loss"}}, Empty())
 
 
 def rows_of(answers: torch.Tensor, target: torch.Tensor) -> torch.utils.data.DataLoader:
@@ -206,16 +190,6 @@ def test_what_is_logged_in_another_way_has_lightnings_own_value(log: Any, expect
     assert (found.value.unit, found.outcomes.values, found.outcomes.rows) == ("dataset", [expected], [10])
 
 
-def test_a_metric_that_a_single_row_does_not_have_is_one_number() -> None:
-    metric = {"class_path": "torchmetrics.R2Score", "target": "1"}
-    truth = torch.tensor([1.0, 2.0, 4.0])
-    pairs = [(truth[:2] + 0.5, truth[:2]), (truth[2:], truth[2:])]
-    source = torch.utils.data.DataLoader(pairs, batch_size=None)
-    found = scored({"r2": metric}, Answers(), source=source)["r2"]
-    expected = torchmetrics.functional.r2_score(torch.cat([x for x, _ in pairs]), truth).item()
-    assert (found.value.unit, found.value.value) == ("dataset", pytest.approx(expected))
-
-
 class Shifted(L.LightningDataModule):
     """Turns every answer right on its way to the device."""
 
@@ -253,28 +227,26 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("prediction", "target"), FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("name", ["BinaryAccuracy", "BinaryAUROC", "BinaryF1Score"])
-def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, prediction: Any, target: Any) -> None:
-    metric = {"m": {"class_path": f"{PREFIX}{name}", "target": "y"}}
-    loader = Batches((prediction[:4], target[:4]), (prediction[4:], target[4:]))
-    plain = scored(metric, NoTest(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
-    assert scored(metric, NoTest(), source=loader)["m"].value == plain.value
+BINARY = [f"{PREFIX}Binary{name}" for name in ("Accuracy", "AUROC", "F1Score")] + ["torchmetrics.MeanSquaredError"]
+MULTILABEL = [f"{PREFIX}Multilabel{name}" for name in ("F1Score", "AUROC", "AveragePrecision", "Accuracy")]
 
 
-def test_several_labels_that_are_floats_are_scored_by_each_metric() -> None:
-    prediction, target = SEVERAL
-    names = ("MultilabelF1Score", "MultilabelAUROC", "MultilabelAveragePrecision", "MultilabelAccuracy")
-    metrics = {n: {"class_path": f"{PREFIX}{n}", "init_args": {"num_labels": 3}, "target": "y"} for n in names}
-    found = scored(metrics, NoTest(), source=Batches((prediction, target.float())))
-    plain = scored(metrics, NoTest(), source=Batches((prediction, target)))
-    assert {n: one.value for n, one in found.items()} == {n: one.value for n, one in plain.items()}
-
-
-def test_what_is_no_label_stays_a_float() -> None:
-    metrics = {"m": {"class_path": "torchmetrics.MeanSquaredError", "target": "y", "mode": "min"}}
-    found = scored(metrics, NoTest(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
-    assert found.value.value == pytest.approx(float(((SCORES - LABELS) ** 2).mean()))
+@pytest.mark.parametrize(
+    ("names", "init_args", "plain", "form"),
+    [
+        *((BINARY, {}, (SCORES, LABELS), form) for form in FORMS.values()),
+        (MULTILABEL, {"num_labels": 3}, SEVERAL, (SEVERAL[0], SEVERAL[1].float())),
+    ],
+    ids=[*FORMS, "several labels as floats"],
+)
+def test_a_column_is_one_number_a_row_and_labels_are_integers(
+    names: list[str], init_args: dict, plain: Any, form: Any
+) -> None:
+    metrics = {name: {"class_path": name, "init_args": init_args, "target": "y"} for name in names}
+    found, wanted = (
+        scored(metrics, NoTest(), source=loader_of((x[:4], y[:4]), (x[4:], y[4:]))) for x, y in (form, plain)
+    )
+    assert {name: one.value for name, one in found.items()} == {name: one.value for name, one in wanted.items()}
 
 
 class Squeezed(L.LightningModule):
@@ -283,7 +255,7 @@ class Squeezed(L.LightningModule):
 
 
 def test_a_squeeze_that_takes_the_rows_of_a_last_batch_is_named() -> None:
-    loader = Batches(*((torch.rand(size, 3), torch.zeros(size, dtype=torch.long)) for size in (4, 1)))
+    loader = loader_of(*((torch.rand(size, 3), torch.zeros(size, dtype=torch.long)) for size in (4, 1)))
     with pytest.raises(
         UsageError, match=r"evaluate.metrics.a: predict_step .* shape \(3,\) for a batch of 1 row\."
     ) as caught:

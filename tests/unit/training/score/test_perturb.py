@@ -44,13 +44,5 @@ def test_what_it_raises_is_the_users(tmp_path: Path) -> None:
 
 
 def test_one_after_the_other() -> None:
-    def add(batch: int) -> int:
-        return batch + 1
-
-    def double(batch: int) -> int:
-        return batch * 2
-
-    assert then(add, double)(3) == 8
-    assert then(None, double) is double
-    assert then(add, None) is add
-    assert then(None, None) is None
+    assert then(lambda batch: batch + 1, lambda batch: batch * 2)(3) == 8
+    assert (then(None, abs), then(abs, None), then(None, None)) == (abs, abs, None)

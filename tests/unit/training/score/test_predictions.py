@@ -21,7 +21,7 @@ def kept(folder: Path, *outputs: Any, rows: int | None = None) -> Any:
     table = PredictionTable(folder, "")
     for one in outputs:
         tensors, reason = tensors_of(one, rows)
-        table.refuse(reason) if reason else table.add(tensors)
+        table.file.refuse(reason) if reason else table.add(tensors)
     answer = table.close()
     if answer.missing:
         assert not answer.file

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, TrainwrightError, UsageError, UserCodeError
+from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
@@ -117,6 +117,7 @@ def test_arguments_and_progress(project: Path, tmp_path: Path, monkeypatch: pyte
 
 
 FIELD = "data.source.0.pieces.tokenizer"
+DOCUMENTS = {"not UTF-8": b"good \xff", "one long token": b"x" * 2**24 + b" y y"}
 NAMED = f"{FIELD} \\(tokenizers_of_a_test"
 
 
@@ -140,35 +141,21 @@ NAMED = f"{FIELD} \\(tokenizers_of_a_test"
         ("Returns", {"value": [0, 99]}, UserCodeError, "a token starts at character 99, outside of the text of 11"),
         ("Returns", {"value": [3, 1]}, UserCodeError, "token 1 starts at character 1, before token 0 at 3"),
         ("Returns", {"value": [0, 0, 0, 0]}, UserCodeError, "more than 2 tokens start at character 0"),
+        ("not UTF-8", {}, UsageError, r"corpus/a is not UTF-8 at byte 5\. Convert it"),
+        (
+            "one long token",
+            {"tokens": 1},
+            UsageError,
+            r"corpus/a: 1 tokens are more than 16,777,216 characters\. Take fewer tokens",
+        ),
     ],
 )
-def test_a_tokenizer_that_cannot_be_used(
+def test_a_tokenizer_or_a_document_that_cannot_be_used(
     project: Path, tmp_path: Path, name: str, init_args: dict[str, Any], kind: type[TrainwrightError], sentence: str
 ) -> None:
-    write(tmp_path, a=b"hello world")
+    write(tmp_path, a=DOCUMENTS.get(name, b"hello world"))
     with pytest.raises(kind, match=sentence) as caught:
-        done(request(project, tmp_path, name, **init_args))
+        done(request(project, tmp_path, "Words" if name in DOCUMENTS else name, **init_args))
     assert caught.value.exit_code == (2 if kind is UsageError else 8)
     if "KeyError" in sentence:
         assert 'tokenizers_of_a_test.py", line' in str(getattr(caught.value, "user_traceback", ""))
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (b"good \xff", r"corpus/a is not UTF-8 at byte 5\. Convert it"),
-        (b"x" * 2**24 + b" y y", r"corpus/a: 1 tokens are more than 16,777,216 characters\. Take fewer tokens"),
-    ],
-)
-def test_a_document_that_cannot_be_cut(project: Path, tmp_path: Path, data: bytes, sentence: str) -> None:
-    write(tmp_path, a=data)
-    with pytest.raises(UsageError, match=sentence):
-        done(request(project, tmp_path, "Words", 1))
-
-
-def test_a_document_that_changed(project: Path, tmp_path: Path) -> None:
-    write(tmp_path, a=b"one two")
-    asked = request(project, tmp_path, "Words")
-    (tmp_path / "corpus" / "a").write_bytes(b"one \xff")
-    with pytest.raises(CorruptError, match="corpus/a changed after this run resolved it"):
-        done(asked)

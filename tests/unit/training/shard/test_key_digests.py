@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 
 import pyarrow as pa
@@ -31,8 +30,6 @@ def test_a_digest_never_changes():
 
 
 GOLDEN = ["9ee3d8b77f234588", "cd951bd52467f890", "1c7398872eccd293", "398a43f75ec5c2c4"]
-
-UTC = dt.UTC
 
 
 @pytest.mark.parametrize(

@@ -20,32 +20,30 @@ from training.shard.splitter import Documents, Splitter, by_position
 BY = {"by": "position", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}
 
 
-def split_of(pieces: int, gap: int = 0, shares: tuple[float, ...] = (0.8, 0.1, 0.1)) -> str:
-    """The split of each piece of a document as one letter; "." is left out, "s" for short."""
-    found = by_position(np.arange(pieces), np.full(pieces, pieces), shares, gap, np.full(pieces, 9, np.int16))
-    return "".join({-1: ".", 9: "s"}.get(one, "012"[one % 3]) for one in found.tolist())
+THREE_SHARES = [
+    (10, 0, "0000000012"),
+    (20, 0, "0" * 16 + "1122"),
+    (20, 1, "0" * 15 + ".1.22"),
+    (20, 2, "s" * 20),  # validation would have none
+    (30, 2, "0" * 22 + "..1..222"),
+    (5, 0, "sssss"),
+    (1, 0, "s"),
+    (1, 3, "s"),
+]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "gap", "expected"),
+    ("pieces", "gap", "shares", "expected"),
     [
-        (10, 0, "0000000012"),
-        (20, 0, "0" * 16 + "1122"),
-        (20, 1, "0" * 15 + ".1.22"),
-        (20, 2, "s" * 20),  # validation would have none
-        (30, 2, "0" * 22 + "..1..222"),
-        (5, 0, "sssss"),
-        (1, 0, "s"),
-        (1, 3, "s"),
+        *((*case[:2], (0.8, 0.1, 0.1), case[2]) for case in THREE_SHARES),
+        (2, 0, (0.8, 0.2), "ss"),  # the last split would have nothing
+        (3, 0, (0.8, 0.2), "001"),
     ],
 )
-def test_each_document_is_cut_at_its_shares(pieces: int, gap: int, expected: str) -> None:
-    assert split_of(pieces, gap) == expected
-
-
-def test_a_document_whose_last_split_would_have_nothing_stays_whole() -> None:
-    assert split_of(2, shares=(0.8, 0.2)) == "ss"
-    assert split_of(3, shares=(0.8, 0.2)) == "001"
+def test_each_document_is_cut_at_its_shares(pieces: int, gap: int, shares: tuple[float, ...], expected: str) -> None:
+    """The split of each piece as one letter; "." is left out, "s" for short."""
+    found = by_position(np.arange(pieces), np.full(pieces, pieces), shares, gap, np.full(pieces, 9, np.int16))
+    assert "".join({-1: ".", 9: "s"}.get(one, "012"[one % 3]) for one in found.tolist()) == expected
 
 
 def documents() -> dict[str, bytes]:
@@ -113,22 +111,25 @@ def test_a_document_counts_once_however_it_is_read_and_whatever_rows_it_lacks() 
         assert splitter.notes.documents == Documents(all=4, short=4, by_gap=4), step
 
 
-def test_a_gap_that_leaves_a_split_empty_is_named(tmp_path: Path) -> None:
-    lines = {"a": b"1\n" * 20, "b": b"2\n" * 20}
-    shards = {"pieces": {"lines": 1}, "required": ["train", "val", "test"]}
-    sentence = r"shards\.split\.gap leaves no rows for '\w+' \(.*\): 2 of 2 documents are too short to be cut with it\."
+LINES = {"a": b"1\n" * 20, "b": b"2\n" * 20}
+SHORT = r"2 of 2 documents are too short to be cut"
+REFUSED: list[Any] = [
+    # data, the gap, what the sentence says, what the remedy says
+    (LINES, 30, rf"shards\.split\.gap leaves no rows for '\w+' \(.*\): {SHORT} with it\.", "Change shards.split.gap"),
+    ({name: text[:4] for name, text in LINES.items()}, 30, rf"shards\.split leaves no rows for .*: {SHORT}", ""),
+    ([pa.table({"id": [1]})], 0, r"shards\.split\.by: the data has no column 'document'; it has id", ""),
+    (
+        [pa.table({"document": ["a"], "position": ["0"], "pieces": [1]})], 0,
+        r"shards\.split\.by: the column position is string, not whole numbers", "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "gap", "sentence", "remedy"), REFUSED)
+def test_what_cannot_be_split_by_position_is_refused(
+    data: Any, gap: int, sentence: str, remedy: str, tmp_path: Path
+) -> None:
+    pieces = {"pieces": {"lines": 1}} if gap else {}
     with pytest.raises(UsageError, match=sentence) as caught:
-        Shards(tmp_path / "a", lines, split={**BY, "gap": 30}, **shards)
-    assert "Change shards.split.gap" in str(caught.value.remedy)
-    with pytest.raises(
-        UsageError, match=r"shards\.split leaves no rows for .*: 2 of 2 documents are too short to be cut"
-    ):
-        Shards(tmp_path / "b", {name: text[:4] for name, text in lines.items()}, split={**BY, "gap": 30}, **shards)
-
-
-def test_data_without_documents_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"shards\.split\.by: the data has no column 'document'; it has id"):
-        Shards(tmp_path / "a", [pa.table({"id": [1]})], split=BY)
-    table = pa.table({"document": ["a"], "position": ["0"], "pieces": [1]})
-    with pytest.raises(UsageError, match=r"shards\.split\.by: the column position is string, not whole numbers"):
-        Shards(tmp_path / "b", [table], split=BY)
+        Shards(tmp_path, data, split={**BY, "gap": gap}, required=["train", "val", "test"], **pieces)
+    assert remedy in str(caught.value.remedy)

@@ -85,19 +85,6 @@ def test_little_is_read_for_a_few_ranks(tmp_path, monkeypatch):
     assert read <= sum(file.stat().st_size for file in files) * (10 + 2 * len(files)) / 1_000
 
 
-def test_rows_of_several_groups_come_together(tmp_path):
-    one = Spill(tmp_path, 10**6)
-    keys = np.array([5, 3, 4, 1, 2], np.uint64) << np.uint64(50)
-    one.put_mixed(["b", "a"], np.array([0, 1, 0, 0, 1], np.int16), keys, pa.table({"x": range(5)}))
-    one.put_mixed(["a", "c"], np.array([1, 0], np.int16), keys[:2], pa.table({"x": [5, 6]}))
-    spilled = one.close()
-    ordered = {"a": [4, 1, 6], "b": [3, 2, 0], "c": [5]}
-    assert {group: spilled.rows(group) for group in ordered} == {"a": 3, "b": 3, "c": 1}
-    schema = pa.schema([("x", pa.int64())])
-    read = {group: spilled.part(group, 0, len(x)).read(lambda rows: rows, schema) for group, x in ordered.items()}
-    assert {group: rows["x"].to_pylist() for group, rows in read.items()} == ordered
-
-
 @pytest.mark.parametrize(
     ("all_bytes", "batch_bytes"),
     [(0, 2**18), (2**30, 2**18), (2**32, 2**18), (2**33, 2**17), (2**34, 2**16), (2**40, 2**15)],

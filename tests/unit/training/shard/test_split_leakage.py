@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.shard import splitter
-from training.shard.splitter import Shared, Sides, find_shared
+from training.shard.spill import Spill
+from training.shard.splitter import Shared, find_shared, note_sides
 
 NAMES = ["train", "val", "test"]
 rows = st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 2)), min_size=1, max_size=50)
@@ -28,14 +29,15 @@ def _expected(drawn) -> Shared | None:
 @settings(deadline=None)
 @given(rows, st.integers(1, 20), st.integers(1, 5), st.booleans())
 def test_what_is_found_is_what_all_rows_together_say(tmp_path_factory, drawn, unit_rows, batch_rows, kept):
-    noted = Sides(tmp_path_factory.mktemp("sides"), 150, 10**6 if kept else 0)
+    noted = Spill(tmp_path_factory.mktemp("sides"), 150, 10**6 if kept else 0)
     for start in range(0, len(drawn), unit_rows):
         unit = drawn[start : start + unit_rows]
         for at in range(0, len(unit), batch_rows):
             batch = unit[at : at + batch_rows]
             # Keys that share the half by which they are sorted are told apart by the other.
             digests = np.array([[(key // 2) << 60, key] for key, _ in batch], np.uint64)
-            noted.note(digests, np.array([split for _, split in batch], np.int16), NAMES, start // unit_rows, at)
+            splits = np.array([split for _, split in batch], np.int16)
+            note_sides(noted, digests, splits, NAMES, (start // unit_rows, at))
     first_rows = list(range(0, len(drawn) + unit_rows, unit_rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splitter, "CHECKED_ROWS", 3)

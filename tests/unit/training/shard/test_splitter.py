@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from training.shard.spill import Spill
 from training.shard.splitter import (
     REQUIRED,
-    Sides,
     Splitter,
     cut,
     find_shared,
     in_order,
     judge,
     keys_of,
+    note_sides,
     refuse_empty,
     refuse_shared,
 )
@@ -50,12 +51,12 @@ class Assigned:
         splitter = Splitter(spec, table.schema, bounds, sensitive)
         first_rows = [unit_rows * unit for unit in range(len(pieces) + 1)]
         with tempfile.TemporaryDirectory() as folder:
-            sides = Sides(Path(folder), 100, 0)  # a run holds one or two records
+            sides = Spill(Path(folder), 100, 0)  # a run holds one or two records
             found = []
             for unit, piece in enumerate(pieces):
                 found.append(splitter.assign(piece, (unit, 0)))
                 if spec.key is not None and (spec.time or spec.column) and not splitter.notes.spoilt:
-                    sides.note(splitter.digests(piece), found[-1], splitter.names, unit, 0)
+                    note_sides(sides, splitter.digests(piece), found[-1], splitter.names, (unit, 0))
             judge(splitter.notes, spec, first_rows, sensitive)
             shared = find_shared(sides.close(), first_rows)
             if shared is not None:
@@ -72,11 +73,8 @@ class Assigned:
         return {name: found[index] for index, name in enumerate(self.names)}
 
 
-assign = Assigned
-
-
 def _names(table: pa.Table, unit_rows: int = 3, **split) -> list[str | None]:
-    found = assign(table, SplitSpec(**split), required=(), unit_rows=unit_rows)
+    found = Assigned(table, SplitSpec(**split), required=(), unit_rows=unit_rows)
     return [found.names[index] if index >= 0 else None for index in found.of_row]
 
 
@@ -143,8 +141,7 @@ def test_the_oldest_train_and_the_newest_test(times):
 
 def test_a_gap_before_each_boundary_is_left_out_and_counted():
     table = pa.table({"at": pa.array(DAYS)})
-    bounds = {"val": "2026-01-05", "test": "2026-01-08"}
-    found = assign(table, SplitSpec(time="at", boundaries=bounds, gap_s=86_400))
+    found = Assigned(table, SplitSpec(time="at", boundaries=BOUNDS, gap_s=86_400))
     assert found.of_row.tolist() == [0, 0, 0, -1, 1, 1, -1, 2, 2, 2]
     assert found.dropped == {"gap": 2}
     assert found.counts() == {"train": 3, "val": 2, "test": 3}
@@ -157,7 +154,7 @@ def test_a_gap_before_each_boundary_is_left_out_and_counted():
 def test_no_time_stands_on_two_sides_and_the_gap_is_kept(seconds, gap, shares):
     table = pa.table({"at": pa.array(seconds, pa.timestamp("s"))})
     try:
-        found = assign(table, SplitSpec(time="at", fractions=shares, gap_s=gap), required=("train",))
+        found = Assigned(table, SplitSpec(time="at", fractions=shares, gap_s=gap), required=("train",))
     except UsageError:
         return
     times = np.array(seconds)
@@ -172,12 +169,33 @@ def test_no_time_stands_on_two_sides_and_the_gap_is_kept(seconds, gap, shares):
                 )
 
 
-def test_a_column_names_the_splits():
-    table = pa.table({"part": ["test", "train", "zeta", "train", "alpha"]})
-    found = assign(table, SplitSpec(column="part"))
-    assert found.names == ["train", "test", "alpha", "zeta"]
-    assert found.of_row.tolist() == [1, 0, 3, 0, 2]
-    assert _names(pa.table({"part": pa.array([2, 1, 2])}), column="part") == ["2", "1", "2"]
+BOUNDS = {"val": "2026-01-05", "test": "2026-01-08"}
+SIDES = [
+    # columns, split, the splits that there are, the split of each row
+    (
+        {"part": ["test", "train", "zeta", "train", "alpha"]}, {"column": "part"}, ["train", "test", "alpha", "zeta"],
+        ["test", "train", "zeta", "train", "alpha"],
+    ),
+    ({"part": [2, 1, 2]}, {"column": "part"}, ["1", "2"], ["2", "1", "2"]),
+    # Rows in the gap share keys with nobody.
+    (
+        {"at": DAYS, "user": [1, 2, 3, 9, 5, 6, 9, 7, 9, 8]},
+        {"time": "at", "key": "user", "boundaries": BOUNDS, "gap_s": 86_400}, ["train", "val", "test"],
+        [*["train"] * 3, None, *["val"] * 2, None, *["test"] * 3],
+    ),
+    # A split without a share is none, and a key without a value is a key.
+    (
+        {"id": pa.nulls(5, pa.int64())}, {"key": "id", "fractions": {"train": 0.5, "val": 0.0, "test": 0.5}},
+        ["train", "test"], ["train"] * 5,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "split", "names", "sides"), SIDES)
+def test_which_rows_stand_on_which_side(columns, split, names, sides):
+    found = Assigned(pa.table(columns), SplitSpec(**split), required=())
+    assert found.names == names
+    assert [found.names[index] if index >= 0 else None for index in found.of_row] == sides
 
 
 IN_LISTS = pa.ListArray.from_arrays([0, 1, 2], pa.array([b"a" * 16, b"b" * 16], pa.uuid()))
@@ -226,7 +244,7 @@ REFUSED = [
 @pytest.mark.parametrize(("columns", "split", "sentence", "remedy"), REFUSED)
 def test_what_cannot_be_split_is_refused(columns, split, sentence, remedy):
     with pytest.raises(UsageError, match=sentence) as caught:
-        assign(pa.table(columns), SplitSpec(**split))
+        Assigned(pa.table(columns), SplitSpec(**split))
     assert caught.value.exit_code == 2
     assert remedy in caught.value.remedy
 
@@ -241,23 +259,6 @@ def test_what_cannot_be_split_is_refused(columns, split, sentence, remedy):
 )
 def test_values_of_sensitive_columns_are_masked(columns, split, secret):
     with pytest.raises(UsageError) as caught:
-        assign(pa.table(columns), SplitSpec(**split), sensitive=list(columns))
+        Assigned(pa.table(columns), SplitSpec(**split), sensitive=list(columns))
     assert "•••" in caught.value.message
     assert secret not in str(caught.value.to_json())
-
-
-def test_rows_in_the_gap_share_keys_with_nobody():
-    table = pa.table({"at": pa.array(DAYS), "user": [1, 2, 3, 9, 5, 6, 9, 7, 9, 8]})
-    bounds = {"val": "2026-01-05", "test": "2026-01-08"}
-    assert _names(table, time="at", key="user", boundaries=bounds, gap_s=86_400)[3] is None
-
-
-def test_a_split_without_a_share_is_no_split():
-    table = pa.table({"id": range(50)})
-    shares = {"train": 0.5, "val": 0.0, "test": 0.5}
-    assert assign(table, SplitSpec(key="id", fractions=shares)).names == ["train", "test"]
-
-
-def test_a_key_without_a_value_is_a_key():
-    table = pa.table({"id": pa.array([None] * 5 + [1], pa.int64())})
-    assert len(set(_names(table, key="id")[:5])) == 1

@@ -59,11 +59,14 @@ def test_a_character_of_more_tokens_than_a_piece_is_refused() -> None:
         piece_ends(np.array([0, 1, 1, 1, 2]), 3, 2)
 
 
-@pytest.mark.parametrize("window", [4, 16, 1 << 20])
+@pytest.mark.parametrize(("window", "block"), [(4, 1), (16, 3), (1 << 20, 1 << 20)])
 @pytest.mark.parametrize("starts", [words, characters, utf8_bytes])
 @pytest.mark.parametrize("most", [4, 5, 1000])
-def test_the_pieces_are_the_document(starts: Any, most: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pieces_are_the_document(
+    starts: Any, most: int, window: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cut_worker, "WINDOW", window)
+    monkeypatch.setattr(cut_worker, "_BLOCK", block)
     draw = random.Random(most)
     text = "\ufeff" + "".join(draw.choices("ab  \r\né€😀", k=400)) + "  "
     pieces = cut(text.encode(), starts, most)
@@ -88,15 +91,6 @@ def test_where_a_window_ends_does_not_matter(window: int, monkeypatch: pytest.Mo
     whole = cut(data, digits_by_three, 4)
     monkeypatch.setattr(cut_worker, "WINDOW", window)
     assert cut(data, digits_by_three, 4) == whole
-
-
-@pytest.mark.parametrize("block", [1, 3, 1 << 20])
-def test_how_the_bytes_come_does_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut_worker, "WINDOW", 32)
-    data = ("one two é€😀 three " * 50).encode()
-    whole = cut(data, words, 3)
-    monkeypatch.setattr(cut_worker, "_BLOCK", block)
-    assert cut(data, words, 3) == whole
 
 
 @pytest.mark.parametrize(

@@ -85,18 +85,6 @@ def test_neither_workers_nor_memory_change_a_byte(tmp_path, monkeypatch):
     assert sorted(chain(*(alone.read(s)["id"].to_pylist() for s in alone.sharded.splits))) == list(range(40_000))
 
 
-def test_units_are_a_function_of_the_files(tmp_path, monkeypatch):
-    # The order of rows hangs on how large Parquet files are cut; nothing else may change it.
-    tables = [_table(1000)]
-    whole = Shards(tmp_path / "a", tables, row_group_rows=100)
-    monkeypatch.setattr(units, "TASK_BYTES", 1)
-    assert Shards(tmp_path / "b", tables, row_group_rows=100).digests == whole.digests
-    monkeypatch.setattr(units, "UNIT_BYTES", 3_000)
-    cut = Shards(tmp_path / "c", tables, row_group_rows=100)
-    assert cut.digests != whole.digests
-    assert sorted(chain(*(cut.read(split)["id"].to_pylist() for split in cut.sharded.splits))) == list(range(1000))
-
-
 @pytest.mark.parametrize(
     ("column", "size"),
     [
@@ -125,16 +113,6 @@ def test_the_size_of_lists_counts_those_that_were_tensors_in_their_batch():
         facts.look(["all"], np.zeros(len(rows), np.int16), table)
     assert facts.schema().field("x").type == pa.list_(pa.int16())
     assert facts.sizes["all"].logical_bytes(facts.schema()) == 4 * 4 + 2 * 5
-
-
-def test_the_sizes_of_groups_that_come_together_are_those_of_their_rows():
-    rows = pa.table({"x": [["a"], ["bc", ""], None, ["def"]], "y": ["é", None, "", "z"], "z": [[1], [2], None, [3]]})
-    together, apart = Facts(), Facts()
-    together.look(["train", "val", "test"], np.array([0, 2, 0, 2], np.int16), rows)
-    for group, places in (("train", [0, 2]), ("test", [1, 3])):
-        apart.look([group], np.zeros(2, np.int16), rows.take(places))
-    assert together.sizes.pop("val").logical_bytes(together.schema()) == 0
-    assert together.sizes == apart.sizes
 
 
 def test_shards_aim_at_the_target_size(tmp_path):
