@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from flows.features import is_present
 
@@ -100,10 +101,13 @@ def _protect(command: argparse.ArgumentParser) -> None:
 
 def _reproducing(command: argparse.ArgumentParser) -> None:
     name_argument(command)
-    command.add_argument("--into", metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here")
+    command.add_argument(
+        "--into", type=Path, metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here"
+    )
     _data(command)
     command.add_argument(
         "--wheels",
+        type=Path,
         metavar="DIR",
         help="install the packages that this installation lacks from this folder of wheels, and ask no index",
     )

@@ -185,7 +185,8 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
     import difflib
 
-    from flows.commands.guard import refuse
+    from data_contracts.errors import UsageError
+    from flows.commands.guard import fail
 
     as_json = any(
         len(word) > 2 and "--json".startswith(word) for word in argv
@@ -200,7 +201,7 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     else:
         near = difflib.get_close_matches(word, SUBCOMMANDS, 1)
         sentence = f"there is no command {word}{f'; did you mean {near[0]}?' if near else '.'}"
-    return refuse(sentence, remedy, as_json=as_json)
+    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
 
 
 def _apart(argv: Sequence[str]) -> str:

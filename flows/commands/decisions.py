@@ -116,7 +116,7 @@ def protect(arguments: argparse.Namespace) -> Answer:
     alias = alias or "champion"
     if not is_name(model) or not is_name(alias) or alias == "history":
         raise UsageError(f"{arguments.name} cannot be a model and its alias.", remedy="Write it as NAME@ALIAS.")
-    store = _store_of_alias(arguments.store, model)
+    store = store_with(arguments, or_only=True)
     if arguments.off and arguments.key:
         raise UsageError("protect: --off and --key were given.", remedy="Give one of them.")
     by, why, key = audit.actor(), arguments.reason, configured_key()
@@ -143,22 +143,19 @@ def protect(arguments: argparse.Namespace) -> Answer:
     return Answer(sentence, decision.to_json())
 
 
-def _store_of_alias(uri: str | None, model: str) -> Store:
-    """The named store, the known store that has the model, or the only known store: the model may not exist yet."""
-    stores = known_store_list(uri)
-    having = [store for store in stores if store.list(layout.models(model))]
-    if having or len(stores) == 1:
-        return (having or stores)[0]
-    raise not_found(f"model {model}", stores)
+def store_with(arguments: argparse.Namespace, what: str = "model", *, or_only: bool = False) -> Store:
+    """The known store that has the named model; UsageError that calls it `what` if none has it.
 
-
-def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
-    """The known store that has the named model; UsageError that calls it `what` if none has it."""
+    Args:
+        or_only: take the only known store even if the model does not exist yet.
+    """
     model = arguments.name.partition("@")[0]
     stores = known_store_list(arguments.store)
     for store in stores if is_name(model) else ():
         if store.list(layout.models(model)):
             return store
+    if or_only and len(stores) == 1:
+        return stores[0]
     raise not_found(f"{what} {model}", stores)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, from_json
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import scratch, stopping
@@ -239,11 +239,6 @@ def _log_to_stderr(quiet: bool) -> None:
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False
-
-
-def refuse(sentence: str, remedy: str, *, as_json: bool) -> int:
-    """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
-    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
 
 
 def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ if is_present("predict"):
     from tasks.predict import PredictOptions, PredictSummary
     from tasks.predict import predict as predict_rows
 if is_present("reproduction"):
-    from tasks.reproduction.reproduce import RemakeComparison, Reproduction, Request
+    from tasks.reproduction.reproduce import Reproduction, Request
     from tasks.reproduction.reproduce import reproduce as make_again
 
 _CLEAR = "\r\x1b[2K"
@@ -155,24 +155,22 @@ def _export_lines(made: Export, target: str) -> list[str]:
 
 def reproduce(arguments: argparse.Namespace) -> Answer:
     """The `reproduce` command."""
-    folders = {name: _folder(getattr(arguments, name)) for name in ("into", "wheels")}
-    places = NamedPlaces.of(arguments.data)
-    found = make_again(store_with(arguments), Request(arguments.name, places=places, here=arguments.here, **folders))
-    lines = [*_comparison_table(found.comparison), "", *(f"note: {note}" for note in found.notes), _verdict(found)]
-    code = 0 if found.comparison.equal else CorruptError.exit_code
-    return Answer("\n".join(lines), found.to_json(), code, line=lines[-1])
-
-
-def _folder(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-def _comparison_table(comparison: RemakeComparison) -> list[str]:
+    request = Request(
+        arguments.name,
+        into=arguments.into,
+        places=NamedPlaces.of(arguments.data),
+        wheels=arguments.wheels,
+        here=arguments.here,
+    )
+    found = make_again(store_with(arguments), request)
     rows = [
         (row.what, row.recorded[:SHOWN], row.made[:SHOWN] or "none", "equal" if row.equal else "differs")
-        for row in comparison.rows
+        for row in found.comparison.rows
     ]
-    return [table(("what", "recorded", "made", ""), rows)]
+    head = ("what", "recorded", "made", "")
+    lines = [table(head, rows), "", *(f"note: {note}" for note in found.notes), _verdict(found)]
+    code = 0 if found.comparison.equal else CorruptError.exit_code
+    return Answer("\n".join(lines), found.to_json(), code, line=lines[-1])
 
 
 def _verdict(reproduction: Reproduction) -> str:

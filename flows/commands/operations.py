@@ -21,7 +21,7 @@ from data_contracts.canonical import iso_month
 from data_contracts.errors import NodeLost, UsageError
 from data_contracts.load import load_spec
 from data_contracts.messages.commands import Reaped
-from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
+from data_contracts.rules import Budgets, Policy, RulesVersion, shown
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
@@ -284,10 +284,9 @@ def _budget_month(text: str | None) -> str:
 
 
 def _version_in_words(version: RulesVersion) -> str:
-    kind: Kind = version.kind
     checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
     signed = f", {checked}" if version.signature is not None else ""
-    return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
+    return f"version {version.n} of the {version.kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
 
 
 def _in_force(version: RulesVersion | None) -> dict[str, object]:

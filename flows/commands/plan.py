@@ -6,6 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from humanize import natural_list
+
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.guard import Answer
 from flows.commands.terminal import table
@@ -111,9 +113,10 @@ def _time(estimate: Estimate) -> list[str]:
     lines += [f"  {line}" for line in text.splitlines()]
     if estimate.whole is None:
         missing = [stage.stage for stage in estimate.stages if stage.time is None]
-        lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
+        lines.append(f"  The time of the whole run is unknown, because that of {natural_list(missing)} is unknown.")
     else:
-        whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
+        span = _range(estimate.whole)
+        whole = f"{in_words(estimate.whole.expected, SECONDS)}{f' ({span})' if span else ''}"
         lines.append(f"  In all {whole}. Cost: {_whole_cost(estimate)}.")
     if estimate.unreadable:
         runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
@@ -135,25 +138,16 @@ def _range(span: Span) -> str:
     return "" if least == most else f"{least} to {most}"
 
 
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
 def _whole_cost(estimate: Estimate) -> str:
     amounts = estimate.amounts
     if not amounts:
         unpriced = sorted({place for stage in estimate.stages for place in stage.unpriced})
-        return f"unknown, because no price is known for {_listed(unpriced) or 'its machines'}"
+        return f"unknown, because no price is known for {natural_list(unpriced) or 'its machines'}"
     costs = []
     for currency, (expected, least, most) in sorted(amounts.items()):
         first, last = _figure(least), _figure(most)
         costs.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
     return " + ".join(costs)
-
-
-def _listed(names: list[str]) -> str:
-    """Names as people list them: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def _figure(amount: float) -> str:

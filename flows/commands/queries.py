@@ -284,7 +284,14 @@ def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
 def _history_lines(model: str, alias: str, moves: list[Move], holds: tuple[Hold, ...]) -> list[str]:
     count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
     rows = [
-        (readable(move.at), move.by or "?", move.trigger, _versions(move), _why(model, alias, move)) for move in moves
+        (
+            readable(move.at),
+            move.by or "?",
+            move.trigger,
+            _versions(move),
+            move.sentence.removeprefix(f"{model}@{alias} "),
+        )
+        for move in moves
     ]
     last = moves[-1]
     names = "names nothing any more" if last.kind == "ended" else f"is version {last.after}"
@@ -309,11 +316,6 @@ def _versions(move: Move) -> str:
     if move.kind in ("kept", "ended"):
         return f"{move.after}"
     return f"{'–' if move.before is None else move.before} → {'–' if move.after is None else move.after}"
-
-
-def _why(model: str, alias: str, move: Move) -> str:
-    """The receipt's sentence without the alias's name, which stands above the table."""
-    return move.sentence.removeprefix(f"{model}@{alias} ")
 
 
 def _canary_lines(note: CanaryNote) -> list[str]:
