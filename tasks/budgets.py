@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from humanize import natural_list
+
 from data_contracts import canonical
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, TrainwrightError, UsageError
@@ -347,7 +349,7 @@ def _too_little(
     parts += [f"{shown(others)} used or reserved by other runs"] if others else []
     return OverBudget(
         f"The budget {budget_period.name} ({budget_period.budget.runs}, {budget_period.period}) has too little left "
-        f"for {consumer}: {_joined(parts)}.",
+        f"for {consumer}: {natural_list(parts)}.",
         remedy=remedy,
         details={
             "budget": budget_period.name,
@@ -366,10 +368,6 @@ def refuse_uncounted(budget_period: BudgetPeriod, prices: Iterable[Price]) -> No
         raise UsageError(fault, remedy=_UNCOUNTED)
 
 
-def _joined(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def is_carried_out(store: Store, run_id: str) -> bool:
     """Whether a process holds the run's lease, as far as this machine can tell."""
     held = held_lease(store, layout.lease(layout.run(run_id)))
@@ -379,16 +377,10 @@ def is_carried_out(store: Store, run_id: str) -> bool:
     return process is None or not has_ended(process)
 
 
-def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = False) -> list[ExecutionUsage]:
-    """Settle the executions of a run that are over, in every budget that they used; returns them.
-
-    Args:
-        ended: whether executions without an end are over, too, because no process carries the run out.
-    """
-    over = _over(store, run_id, ended=ended)
-    for budget_period, who, amount in _amounts(over, budgets):
+def settle_run(store: Store, run_id: str, budgets: Budgets) -> None:
+    """Settle the executions of a run that have a record of their end, in every budget that they used."""
+    for budget_period, who, amount in _amounts(_over(store, run_id, ended=False), budgets):
         budget_period.ledger(store).settle({who: amount})
-    return over
 
 
 def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, own: Executed | None = None) -> bool:

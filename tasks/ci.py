@@ -548,16 +548,14 @@ def _at_most(findings: list[Finding], level: Level) -> list[Finding]:
 def _command(finding: Finding) -> str:
     properties = {"file": finding.file, "line": str(finding.line)} if finding.file else {}
     properties["title"] = finding.title
-    listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    listed = ",".join(
+        f"{name}={_data(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
+    )
     return f"::{finding.level} {listed}::{_data(finding.sentence)}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def github_outputs(values: Mapping[str, str]) -> str:

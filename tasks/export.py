@@ -18,7 +18,6 @@ import contextlib
 import errno
 import json
 import logging
-import math
 import os
 import re
 import secrets
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
 
 from data_contracts import quoting
@@ -305,7 +305,8 @@ def write_mlflow_files(
     python = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     environment = {"python": python, "build_dependencies": ["pip"], "dependencies": [f"-r {REQUIREMENTS}"]}
     (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False))
-    example = {one.name: _zeros(_sizes(one), one.dtype) for one in exported.inputs}
+    # No row of the data leaves the store.
+    example = {one.name: _zeros(one) for one in exported.inputs}
     (folder / EXAMPLE).write_text(json.dumps(example))
     (folder / SERVING).write_text(json.dumps({"inputs": example}))
     model = {
@@ -345,16 +346,10 @@ def _signature(facts: Sequence[TensorFacts]) -> str:
     return json.dumps(specs)
 
 
-def _sizes(tensor: TensorFacts) -> list[int]:
-    return [size if isinstance(size, int) else _EXAMPLE_ROWS for size in tensor.shape]
-
-
-def _zeros(sizes: Sequence[int], dtype: str) -> Any:
-    """Nested lists of zeros; no row of the data leaves the store."""
-    zero: Any = False if dtype == "bool" else 0.0 if "float" in dtype else 0
-    if not sizes or math.prod(sizes) == 0:
-        return [] if sizes else zero
-    return [_zeros(sizes[1:], dtype) for _ in range(sizes[0])]
+def _zeros(tensor: TensorFacts) -> Any:
+    """Nested lists of zeros."""
+    kind = "bool" if tensor.dtype == "bool" else "float64" if "float" in tensor.dtype else "int64"
+    return np.zeros([size if isinstance(size, int) else _EXAMPLE_ROWS for size in tensor.shape], kind).tolist()
 
 
 @dataclass(frozen=True)

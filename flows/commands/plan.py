@@ -16,7 +16,7 @@ from infra.quantities import BYTES, SECONDS, in_words, size
 from tasks.budgets import balances_of_spec
 from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate, estimate
-from tasks.estimates.offers import Offer
+from tasks.estimates.offers import Offer, figure, money
 from tasks.queries.plan import plan as plan_run
 from tasks.run.resolve import RunOptions, chosen_code, look_at_past_checkpoints
 from tasks.run.run import open_run
@@ -128,7 +128,7 @@ def _figures(stage: StageEstimate) -> tuple[str, str, str]:
     if stage.time is None:
         return "unknown", "", "unknown"
     amounts = stage.amounts
-    cost = "unknown" if amounts is None else " + ".join(_money(value, name) for name, value in sorted(amounts.items()))
+    cost = "unknown" if amounts is None else " + ".join(money(value, name) for name, value in sorted(amounts.items()))
     return in_words(stage.time.expected, SECONDS), _range(stage.time), cost
 
 
@@ -145,17 +145,9 @@ def _whole_cost(estimate: Estimate) -> str:
         return f"unknown, because no price is known for {natural_list(unpriced) or 'its machines'}"
     costs = []
     for currency, (expected, least, most) in sorted(amounts.items()):
-        first, last = _figure(least), _figure(most)
-        costs.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
+        first, last = figure(least), figure(most)
+        costs.append(f"{money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
     return " + ".join(costs)
-
-
-def _figure(amount: float) -> str:
-    return f"{amount:,.4f}" if amount < 1 else f"{amount:,.2f}"
-
-
-def _money(amount: float, currency: str) -> str:
-    return f"{_figure(amount)} {currency}"
 
 
 def _machines(estimate: Estimate) -> list[str]:
@@ -178,7 +170,7 @@ def _offer(offer: Offer) -> tuple[str, ...]:
         f"{offer.nodes} × {offer.devices}",
         offer.strategy,
         f"{size(offer.per_device_bytes)} of {size(offer.memory_bytes)}",
-        _money(offer.per_hour, offer.currency),
+        money(offer.per_hour, offer.currency),
         time,
-        "unknown" if offer.amount is None else _money(offer.amount, offer.currency),
+        "unknown" if offer.amount is None else money(offer.amount, offer.currency),
     )

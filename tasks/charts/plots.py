@@ -66,7 +66,7 @@ _SMALL = 10_000
 _BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
 _GATES_WIDTH, _GATES_ROW, _GATES_TOP = 1000, 68, 30
 _GATES_LEFT, _GATES_RIGHT = 270, 760
-_GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
+GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 @dataclass(frozen=True)
@@ -648,7 +648,7 @@ def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked f
             picture.line((0, top, _GATES_WIDTH, top))
         picture.text((0, top + 28), gate.name, size=14, bold=True, room=_GATES_LEFT - 24)
         picture.text((0, top + 47), gate.condition, size=12, fill=SOFT, room=_GATES_LEFT - 24)
-        colour = _GATE_COLOURS[gate.outcome]
+        colour = GATE_COLOURS[gate.outcome]
         figure = gate.missing[0] if gate.value is None else label(gate.value)
         picture.text((_GATES_RIGHT + 30, top + 28), figure, size=14, bold=True, room=_GATES_WIDTH - _GATES_RIGHT - 30)
         picture.dot(_GATES_RIGHT + 35, top + 43, 4.5, colour)
@@ -671,7 +671,7 @@ def _gates_scale(gates: Sequence[Gate]) -> Scale:
 def _draw_gate(picture: Picture, gate: Gate, scale: Scale, top: float) -> None:
     """The row's own scale: the good side shaded, the limit dashed, the interval a line, the value a dot."""
     assert gate.value is not None
-    middle, colour = top + 25, _GATE_COLOURS[gate.outcome]
+    middle, colour = top + 25, GATE_COLOURS[gate.outcome]
     picture.rect((_GATES_LEFT, middle - 13, _GATES_RIGHT - _GATES_LEFT, 26), PANEL, radius=4)
     limit = scale.at(gate.limit)
     good = (limit, _GATES_RIGHT) if gate.good_above else (_GATES_LEFT, limit)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from humanize import natural_list
+
 from data_contracts.contract.reports import changes
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
@@ -345,7 +347,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _same(comparison: Comparison) -> str:
     """The parts that do not differ, in one sentence."""
     names = [name for name, rows in comparison.parts.items() if not rows]
-    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{''.join(names)} is"
+    listed = f"{natural_list(names)} {'are' if len(names) > 1 else 'is'}"
     return f"{listed[:1].upper()}{listed[1:]} the same." if names else ""
 
 

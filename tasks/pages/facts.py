@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from data_contracts.errors import CorruptError, TrainwrightError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref, ShardFile
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, ShardFile
 from data_contracts.records import GateResult
 from data_contracts.run_report import RunReport, StageResult
 from infra import scratch
@@ -374,11 +374,7 @@ def _evaluation(
     names = store.list("evaluations")
     first = [name for name in names if key is not None and name.startswith(f"{key}-")]
     for name in [*reversed(first), *reversed(names[-_SCANNED:])]:
-        ref = tried(partial(_ref, store, f"evaluations/{name}"))
-        if ref is not None and ref.id == evaluation_id:
-            return read_handoff(store, ref, Evaluation)
+        manifest = tried(partial(store.manifest, f"evaluations/{name}"))
+        if manifest is not None and manifest.ref.id == evaluation_id:
+            return read_handoff(store, manifest.ref, Evaluation)
     return None
-
-
-def _ref(store: Store, uri: str) -> Ref:
-    return store.manifest(uri).ref

@@ -301,7 +301,7 @@ def _of_alias(
     seals = [one.seal for one in manifests]
     _require_seal(store, version.name, alias, seals[: len(signed)], at_least)
     before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
-    approved = _proven_approvals(store, trusted)
+    approved = [_proven(store, one, one.approval) for one in trusted if one.approval is not None]
     history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
     return history, [one.ref for one in reversed(manifests)]
 
@@ -384,15 +384,8 @@ class ProvenApproval:
     sentence: str
 
 
-def _proven_approvals(store: Store, receipts: Sequence[Receipt]) -> list[ProvenApproval]:
-    """The approvals of receipts, in their order.
-
-    CorruptError if a signed answer is not of the key that the receipt names, or is about something else.
-    """
-    return [_proven(store, one, one.approval) for one in receipts if one.approval is not None]
-
-
 def _proven(store: Store, receipt: Receipt, approval: Approval) -> ProvenApproval:
+    """The approval in a receipt; CorruptError if a signed answer is of another key, or about something else."""
     who = f"{approval.by} approved version {receipt.version}"
     if approval.signature is None:
         return ProvenApproval(

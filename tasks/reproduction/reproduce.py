@@ -291,7 +291,10 @@ def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> Rem
     rows = [
         *_row("contract report", recorded.contract, made.contract),
         *_row("dataset", recorded.dataset, made.dataset),
-        *(_of_step(step, identity, there.get(step)) for step, identity in recorded.steps.items()),
+        *(
+            Compared(f"checkpoint, step {step:,}", identity, there[step].id if step in there else "")
+            for step, identity in recorded.steps.items()
+        ),
         Compared(f"model, step {checkpoint.step:,}", checkpoint.ref.id, made.checkpoint.ref.id),
         Compared("evaluation", evaluation.id, made.evaluation.ref.id),
     ]
@@ -311,10 +314,6 @@ def _row(what: str, recorded: Ref | None, made: Ref | None) -> list[Compared]:
     if recorded is None:
         return []
     return [Compared(what, recorded.id, "" if made is None else made.id)]
-
-
-def _of_step(step: int, identity: str, made: Ref | None) -> Compared:
-    return Compared(f"checkpoint, step {step:,}", identity, "" if made is None else made.id)
 
 
 def _parts(before: Manifest, after: Manifest) -> list[str]:
