@@ -47,10 +47,6 @@ from tasks.costs.sums import charged
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
-_UNCOUNTED = (
-    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
-)
-_GAME_DAY_REMEDY = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
 _REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 # Before and after all moments that a record may have.
 ALWAYS = (-6e10, 2e11)
@@ -221,7 +217,9 @@ class Spending:
                 self._tell_uncounted(budget_period)
                 warnings += self._reserve(budget_period, execution, budgets.every_s)
         for warning in warnings:
-            self._tell(warning)
+            log.warning("%s", warning.sentence)
+            self.sentences.append(warning.sentence)
+            announce_budget(warning, self._run.spec.name)
 
     def _reserve(self, budget_period: BudgetPeriod, execution: ExecutionUsage, every_s: float) -> list[BudgetWarning]:
         """Reserve in one budget; returns the warnings that are due."""
@@ -280,11 +278,6 @@ class Spending:
             log.warning("%s", sentence)
             self.sentences.append(sentence)
 
-    def _tell(self, warning: BudgetWarning) -> None:
-        log.warning("%s", warning.sentence)
-        self.sentences.append(warning.sentence)
-        announce_budget(warning, self._run.spec.name)
-
     @property
     def _so_far(self) -> ExecutionUsage:
         assert self._run.live.meter is not None
@@ -303,19 +296,16 @@ class Spending:
 
     def _per_second(self, budget_period: BudgetPeriod) -> float:
         """How much of a budget the run uses in a second now."""
-        limit, here = budget_period.budget.limit, self._price(HERE)
+        limit, here = budget_period.budget.limit, self._so_far.price_of(HERE)
         if self._nodes is None:
             return per_second(limit, here)
         section, nodes, local = self._nodes
         # This machine is not charged beside nodes that are its own processes.
-        return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
-
-    def _price(self, section: str) -> Price:
-        return self._so_far.price_of(section)
+        return nodes * per_second(limit, self._so_far.price_of(section)) + (0.0 if local else per_second(limit, here))
 
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""
-        return [self._price(one) for one in (HERE, "train", "verify", "evaluate")]
+        return [self._so_far.price_of(one) for one in (HERE, "train", "verify", "evaluate")]
 
 
 def nothing_left(budget_period: BudgetPeriod, balance: Balance, run_id: str) -> OverBudget:
@@ -336,9 +326,9 @@ def too_little_for_game_day(budget_period: BudgetPeriod, balance: Balance, most:
     Args:
         most: what the game day may use of the budget, in its unit.
     """
-    limit = budget_period.budget.limit
-    consumer = f"this game day, which may use {shown(most)} {limit.unit}"
-    return _too_little(budget_period, balance, consumer, [], balance.reserved, _GAME_DAY_REMEDY)
+    consumer = f"this game day, which may use {shown(most)} {budget_period.budget.limit.unit}"
+    remedy = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
+    return _too_little(budget_period, balance, consumer, [], balance.reserved, remedy)
 
 
 def _too_little(
@@ -365,7 +355,11 @@ def _too_little(
 def refuse_uncounted(budget_period: BudgetPeriod, prices: Iterable[Price]) -> None:
     """UsageError if what a run uses at these prices cannot be counted in a budget."""
     if fault := price_fault(budget_period, prices):
-        raise UsageError(fault, remedy=_UNCOUNTED)
+        raise UsageError(
+            fault,
+            remedy=f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget "
+            "in hours.",
+        )
 
 
 def is_carried_out(store: Store, run_id: str) -> bool:
@@ -465,8 +459,8 @@ def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterat
 
 def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:
     """A run's executions that are over: with a record of their end, or all."""
-    found = executions_of(store, run_id)[0]
-    return [one for one in found if ended or store.exists(layout.usage(run_id, one.execution, "ended"))]
+    executions, _ = executions_of(store, run_id)
+    return [one for one in executions if ended or store.exists(layout.usage(run_id, one.execution, "ended"))]
 
 
 @dataclass(frozen=True)

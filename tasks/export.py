@@ -104,10 +104,6 @@ _LIBRARIES = {
     "onnx": "onnx",
     "mlflow": "mlflow",
 }
-_RECORD = (
-    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
-    "differences that were measured."
-)
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,14 @@ def write_files(
         )
         code = workspace.path / "project"
         here = request.at(lay_out(store, request.needs, lambda ref: code_bundle.unpack(store, ref, code)))
-        limit = idle_limit(store, _HANG_S)
-        return run_child(EXPORT, here, project=here.project, withhold=facts.withholds, limit=limit, on_poll=on_poll)
+        return run_child(
+            EXPORT,
+            here,
+            project=here.project,
+            withhold=facts.withholds,
+            limit=idle_limit(store, _HANG_S),
+            on_poll=on_poll,
+        )
 
 
 def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> Mapping[str, object]:
@@ -395,8 +397,7 @@ class ModelFacts:
     @property
     def targets(self) -> list[str]:
         """The entries of a batch that metrics take for the truth."""
-        metrics = self.metrics_of.get("metrics", {})
-        return sorted({one["target"] for one in metrics.values() if one.get("target")})
+        return sorted({one["target"] for one in self.metrics_of.get("metrics", {}).values() if one.get("target")})
 
     @property
     def model_class(self) -> str:
@@ -546,6 +547,10 @@ def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str
     """The card of a model version that was exported to `target`; `files` are the names of its files."""
     library = exported.pretrained.partition(".")[0] or _LIBRARIES[target]
     metadata = yaml.safe_dump(_metadata(facts, target, library), sort_keys=False, allow_unicode=True)
+    record = (
+        "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the "
+        "largest differences that were measured."
+    )
     parts = [
         [f"# {escaped(facts.title)}", "", *_about(facts, target)],
         ["## Use", "", *_use(target, exported)],
@@ -553,7 +558,7 @@ def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str
         ["## Evaluation", "", *_evaluation(facts)],
         ["## Training", "", *_training(facts, exported)],
         ["## Limitations", "", *_limitations(facts, exported)],
-        ["## Files", "", *(f"- `{name}`" for name in files), "", _RECORD],
+        ["## Files", "", *(f"- `{name}`" for name in files), "", record],
     ]
     body = "\n\n".join("\n".join(part) for part in parts)
     return f"---\n{metadata}---\n\n{body}\n"

@@ -257,8 +257,13 @@ def train_once(request: GameTraining, loaded: LoadedSpec) -> Checkpoint:
 
     Raises: what ended the training, once its retry budget is spent.
     """
-    options = RunOptions(window=request.window, fresh=request.fresh)
-    run = open_run(loaded, store_uri=request.store, options=options, recorded=False, remembered=False)
+    run = open_run(
+        loaded,
+        store_uri=request.store,
+        options=RunOptions(window=request.window, fresh=request.fresh),
+        recorded=False,
+        remembered=False,
+    )
     # The store of a game day may be a folder that only this machine sees, so no cluster reads the rows.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))

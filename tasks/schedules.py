@@ -56,7 +56,7 @@ SLOW_S = 120.0
 log = logging.getLogger("trainwright")
 
 
-def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:
+def sensor_of(spec: PipelineSpec, root: Path, store: Store) -> Sensor:
     """The sensor of a spec in its folder `root`; UsageError if the spec has none."""
     wanted = spec.schedule.sensor
     if wanted is None or isinstance(spec.data, str):
@@ -74,7 +74,7 @@ def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[flo
     def complete(uris: Iterable[str]) -> set[str]:
         return _beside(uris, wanted.done_file, sources, root)
 
-    return Sensor(store, spec.name, listed, complete, wanted.settle_s, sleep)
+    return Sensor(store, spec.name, listed, complete, wanted.settle_s)
 
 
 def _beside(uris: Iterable[str], done_file: str | None, sources: list[SourceSpec], root: Path) -> set[str]:
@@ -327,26 +327,21 @@ class Backfill:
 
     def begin(self, window: Window) -> None:
         """Record that a window was begun; once."""
-        self._record(window, "begun", BackfilledWindow(start=_iso(window.start), end=_iso(window.end), **_now_by()))
+        self._record(window, "begun")
 
     def end(self, window: Window, report: RunReport) -> None:
         """Record a window's final verdict; once. A run that can continue has none."""
         if report.verdict in FINAL:
-            done = BackfilledWindow(
-                start=_iso(window.start),
-                end=_iso(window.end),
-                run_id=report.run_id,
-                verdict=report.verdict,
-                **_now_by(),
-            )
-            self._record(window, "ended", done)
+            self._record(window, "ended", run_id=report.run_id, verdict=report.verdict)
 
     def ended(self, window: Window) -> BackfilledWindow | None:
         """The window's verdict, however long ago; None if it has none."""
         path = layout.backfilled(self.pipeline, _window_name(window), "ended")
         return self.store.find_as(path, BackfilledWindow.from_json)
 
-    def _record(self, window: Window, what: str, record: BackfilledWindow) -> None:
+    def _record(self, window: Window, what: str, **verdict: str) -> None:
+        times = {"start": _iso(window.start), "end": _iso(window.end)}
+        record = BackfilledWindow(**times, by=actor(), at=now(), **verdict)
         self.store.create_once(layout.backfilled(self.pipeline, _window_name(window), what), record.to_json())
 
 
@@ -386,10 +381,6 @@ def _length(text: str) -> timedelta:
             f"--every: {text!r} is not a length above 0.", remedy="Write a number and s, m, h, d or w: 1d."
         ) from error
     return width.end - width.start
-
-
-def _now_by() -> dict[str, str]:
-    return {"by": actor(), "at": now()}
 
 
 def _iso(moment: datetime) -> str:

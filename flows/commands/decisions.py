@@ -82,8 +82,11 @@ def _show_question(question: Question, decision: str, arguments: argparse.Namesp
 
 def question_lines(question: Question) -> list[str]:
     """What a question is about: the alias, the candidate, the champion, what the gates found, and the deadline."""
-    none = "none; it would be the first version"
-    champion = none if question.champion is None else f"version {question.champion_version}, id {question.champion.id}"
+    champion = (
+        "none; it would be the first version"
+        if question.champion is None
+        else f"version {question.champion_version}, id {question.champion.id}"
+    )
     return [
         f"The run {question.run_id} of {question.pipeline} asks: may this candidate become {question.name}?",
         f"  candidate  checkpoint {question.candidate.id}",
@@ -218,8 +221,7 @@ def _hold_affected(store: Store, result: Affected, reason: str) -> list[str]:
     sentences = []
     for model, alias, _ in registry.aliases(store, ended=True):
         checkpoints = {version.checkpoint_id: version.version for version in result.versions if version.model == model}
-        about = provenance_of("affected")
-        if receipt := hold(store, model, alias, checkpoints, result.requirement, reason, about):
+        if receipt := hold(store, model, alias, checkpoints, result.requirement, reason, provenance_of("affected")):
             sentences.append(receipt.sentence)
     return sentences
 

@@ -252,8 +252,9 @@ def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> O
     if times is None:
         return not_injected(fault, failure)
     train = day.spec.train
-    limit_s = fault.limit_s(train.hang_timeout_s)
-    return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)
+    return judged(
+        fault, times, failure=failure, limit_s=fault.limit_s(train.hang_timeout_s), nodes=train.nodes, same_weights=same
+    )
 
 
 def _training(day: GameDay, store: Store, fault: Fault | None) -> ConductedTraining:

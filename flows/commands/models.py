@@ -60,12 +60,11 @@ def predict(arguments: argparse.Namespace) -> Answer:
     )
     with _progress_line(quiet=arguments.quiet or arguments.json) as show:
         summary = predict_rows(store_with(arguments), options, show)
-    found = summary.predicted
     value = {
         "model": summary.name,
         "version": summary.version,
         "output": options.output,
-        **{key: one for key, one in found.to_json().items() if key != "schema_version"},
+        **{key: one for key, one in summary.predicted.to_json().items() if key != "schema_version"},
     }
     lines = _summary_in_words(summary, options.output)
     return Answer("\n".join(lines), value, line=lines[0])
@@ -119,9 +118,13 @@ def export(arguments: argparse.Namespace) -> Answer:
             "--license is not the id of a licence.",
             remedy="Use a model hub's name for it, such as apache-2.0 or other.",
         )
-    folder = Path(arguments.dir)
     made = export_model(
-        store_with(arguments), arguments.name, arguments.to, folder, tolerance, license_id=arguments.license
+        store_with(arguments),
+        arguments.name,
+        arguments.to,
+        Path(arguments.dir),
+        tolerance,
+        license_id=arguments.license,
     )
     return Answer("\n".join(_export_lines(made, arguments.to)), {"folder": str(made.folder.absolute()), **made.record})
 
@@ -167,10 +170,15 @@ def reproduce(arguments: argparse.Namespace) -> Answer:
         (row.what, row.recorded[:SHOWN], row.made[:SHOWN] or "none", "equal" if row.equal else "differs")
         for row in found.comparison.rows
     ]
-    head = ("what", "recorded", "made", "")
-    lines = [table(head, rows), "", *(f"note: {note}" for note in found.notes), _verdict(found)]
-    code = 0 if found.comparison.equal else CorruptError.exit_code
-    return Answer("\n".join(lines), found.to_json(), code, line=lines[-1])
+    lines = [
+        table(("what", "recorded", "made", ""), rows),
+        "",
+        *(f"note: {note}" for note in found.notes),
+        _verdict(found),
+    ]
+    return Answer(
+        "\n".join(lines), found.to_json(), 0 if found.comparison.equal else CorruptError.exit_code, line=lines[-1]
+    )
 
 
 def _verdict(reproduction: Reproduction) -> str:

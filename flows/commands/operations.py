@@ -123,8 +123,7 @@ def drain(arguments: argparse.Namespace) -> Answer:
 
 def restore(arguments: argparse.Namespace) -> Answer:
     """The `restore` command; UsageError if the node is not drained."""
-    store = _store_of_node(arguments)
-    decision = decide(store, arguments.node, drained=False, reason=checked_reason(arguments.reason))
+    decision = decide(_store_of_node(arguments), arguments.node, drained=False, reason=checked_reason(arguments.reason))
     return Answer(f"The node {arguments.node} takes part again, and its figures begin anew", decision.to_json())
 
 
@@ -175,8 +174,7 @@ def gc(arguments: argparse.Namespace) -> Answer:
         call("collect", store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _kinds_table(store, done, arguments.dry_run)
-    value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()
-    return Answer(text, value, line=text.splitlines()[-1])
+    return Answer(text, {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json(), line=text.splitlines()[-1])
 
 
 def _swept_store(uri: str | None) -> Store:
@@ -216,8 +214,10 @@ def budget(arguments: argparse.Namespace) -> Answer:
             lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
             lines.append("")
         value.append({"store": store.uri, **_in_force(version), "budgets": [one.to_json() for one in found]})
-    nothing = "No budget is set; `trainwright budget apply FILE` sets them."
-    return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
+    return Answer(
+        "\n".join(lines).rstrip() or "No budget is set; `trainwright budget apply FILE` sets them.",
+        {"month": wanted, "stores": value},
+    )
 
 
 def policy(arguments: argparse.Namespace) -> Answer:
@@ -238,8 +238,9 @@ def policy(arguments: argparse.Namespace) -> Answer:
             rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
             lines += [f"{store.uri}: {_version_in_words(version)}", table(["tag", "values"], rows), ""]
         value.append({"store": store.uri, **_in_force(version)})
-    nothing = "No policy is set; `trainwright policy apply FILE` sets one."
-    return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
+    return Answer(
+        "\n".join(lines).rstrip() or "No policy is set; `trainwright policy apply FILE` sets one.", {"stores": value}
+    )
 
 
 def _apply_budgets(arguments: argparse.Namespace) -> Answer:

@@ -158,8 +158,14 @@ def logs(arguments: argparse.Namespace) -> Answer:
         lines += kept if arguments.rank is not None else kept[-LOG_LINES:]
         if one.text is None:
             lines.append("(nothing of its log is kept yet)")
-    ranks = [{**asdict(one.status), "log": one.text} for one in rank_logs]
-    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": ranks})
+    return Answer(
+        "\n".join(lines),
+        {
+            "run_id": run.run_id,
+            "training": training,
+            "ranks": [{**asdict(one.status), "log": one.text} for one in rank_logs],
+        },
+    )
 
 
 def show(arguments: argparse.Namespace) -> Answer:

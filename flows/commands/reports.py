@@ -145,8 +145,9 @@ def slo(arguments: argparse.Namespace) -> Answer:
         if known.unreadable:
             log.warning("%d runs of %s have damaged records and are not counted.", len(known.unreadable), store.uri)
         missed += [f"{one.name} in {store.uri}" for one in found if one.state == "missed"]
-        results_json = [one.to_json() for one in found]
-        value.append({"store": store.uri, "objectives": results_json, "unreadable": list(known.unreadable)})
+        value.append(
+            {"store": store.uri, "objectives": [one.to_json() for one in found], "unreadable": list(known.unreadable)}
+        )
     text = "\n".join(lines).rstrip() or "No store is known on this machine."
     answer = {"since": (now - WINDOW).isoformat(timespec="seconds"), "until": now.isoformat(timespec="seconds")}
     shown = {**answer, "stores": value, "missed": missed}

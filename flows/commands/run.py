@@ -186,8 +186,9 @@ def backfill(arguments: argparse.Namespace) -> Answer:
     rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
     codes = [ends[window][2] for window in windows if window in ends]
     code = next((one for one in codes if one in _STOPPING_CODES), next((one for one in codes if one), 0))
-    listed = [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]
-    return Answer(table(_WINDOWS_HEAD, rows), {"windows": listed}, code)
+    return Answer(
+        table(_WINDOWS_HEAD, rows), {"windows": [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]}, code
+    )
 
 
 class _WindowRuns:

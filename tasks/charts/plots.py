@@ -62,7 +62,6 @@ _DAYS_WIDTH, _DAYS_LEFT, _DAYS_RIGHT, _DAYS_LEGEND, _DAYS_HIGH, _DAYS_BELOW = 32
 # More classes cannot be told apart in a picture.
 MOST_CLASSES = 12
 OTHER = "others"
-_SMALL = 10_000
 _BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
 _GATES_WIDTH, _GATES_ROW, _GATES_TOP = 1000, 68, 30
 _GATES_LEFT, _GATES_RIGHT = 270, 760
@@ -356,8 +355,7 @@ def _column(
             picture.rect((left, y, wide, max(up.at(below) - y, 1.0)), colours[name], more=' fill-opacity="0.88"')
             below += value
     if day.figure:
-        middle = left + wide / 2
-        picture.text((middle, up.at(below) - 5), day.figure, size=9, anchor="middle")
+        picture.text((left + wide / 2, up.at(below) - 5), day.figure, size=9, anchor="middle")
 
 
 def _days_legend(picture: Picture, lines: Sequence[Sequence[str]], colours: Mapping[str, str]) -> None:
@@ -376,7 +374,7 @@ def confusion_counts(
 
     Beyond the `MOST_CLASSES` the rarest are counted together, as `others`.
     """
-    classes, codes = _coded(np.concatenate([np.asarray(truth), np.asarray(prediction)]))
+    classes, codes = np.unique(np.concatenate([np.asarray(truth), np.asarray(prediction)]), return_inverse=True)
     rows = len(truth)
     number = len(classes)
     names = [str(one) for one in classes.tolist()]
@@ -388,16 +386,6 @@ def confusion_counts(
         codes, names, number = place[codes], [*(names[one] for one in kept), OTHER], len(kept) + 1
     counts = np.bincount(codes[:rows] * number + codes[rows:], minlength=number * number)
     return names, counts.reshape(number, number)
-
-
-def _coded(values: NDArray) -> tuple[NDArray, NDArray]:
-    """The different values in order, and the place of each value among them; small whole numbers without sorting."""
-    if values.dtype.kind in "iu" and len(values) and int(values.max()) - int(values.min()) < _SMALL:
-        low = values.min()
-        there = np.bincount(values - low) > 0
-        return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
-    classes, codes = np.unique(values, return_inverse=True)
-    return classes, codes
 
 
 def confusion(names: Sequence[str], counts: NDArray) -> str:
@@ -649,8 +637,13 @@ def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked f
         picture.text((0, top + 28), gate.name, size=14, bold=True, room=_GATES_LEFT - 24)
         picture.text((0, top + 47), gate.condition, size=12, fill=SOFT, room=_GATES_LEFT - 24)
         colour = GATE_COLOURS[gate.outcome]
-        figure = gate.missing[0] if gate.value is None else label(gate.value)
-        picture.text((_GATES_RIGHT + 30, top + 28), figure, size=14, bold=True, room=_GATES_WIDTH - _GATES_RIGHT - 30)
+        picture.text(
+            (_GATES_RIGHT + 30, top + 28),
+            gate.missing[0] if gate.value is None else label(gate.value),
+            size=14,
+            bold=True,
+            room=_GATES_WIDTH - _GATES_RIGHT - 30,
+        )
         picture.dot(_GATES_RIGHT + 35, top + 43, 4.5, colour)
         picture.text(
             (_GATES_RIGHT + 46, top + 47), gate.outcome, size=12, fill=colour, room=_GATES_WIDTH - _GATES_RIGHT - 46

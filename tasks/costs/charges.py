@@ -144,8 +144,10 @@ def charges(execution: ExecutionUsage) -> list[Charge]:
             following = gangs[number + 1] if number + 1 < len(gangs) else None
             made += _of_gang(execution, gang, following)
     made += [*_of_machine(execution)] or [_at_start(execution)]
-    shares = zip(made, _of_process(execution, made), strict=True)
-    made = [replace(one, used=one.used + share) if share.anything else one for one, share in shares]
+    made = [
+        replace(one, used=one.used + share) if share.anything else one
+        for one, share in zip(made, _of_process(execution, made), strict=True)
+    ]
     return [one for one in made if one.ended_us > one.began_us or one.used.anything]
 
 

@@ -177,8 +177,7 @@ def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
     undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
     if undecided and run.spec.promote.when_insufficient == "promote":
         return []
-    decided = [gate for gate in missed if not gate.skipped]
-    return decided or missed
+    return [gate for gate in missed if not gate.skipped] or missed
 
 
 def more_rows(run: Run, missed: Sequence[GateResult]) -> str:

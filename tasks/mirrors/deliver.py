@@ -94,8 +94,11 @@ def due(store: Store, newest: int | None = None) -> list[Due]:
     names = list(filter(is_name, store.list(layout.runs())))
     runs = [found for run_id in names[-newest if newest else None :] if (found := _resolved(store, run_id))]
     mirrored = [one for one in runs if "mirrors" in one.spec]
-    told = (one for run in mirrored for one in due_of_run(store, run))
-    return [*told, *_aliases(store, mirrored), *due_events(store)]
+    return [
+        *(one for run in mirrored for one in due_of_run(store, run)),
+        *_aliases(store, mirrored),
+        *due_events(store),
+    ]
 
 
 def sentences_due(store: Store) -> list[str]:
@@ -197,7 +200,6 @@ def _resolved(store: Store, run_id: str) -> Resolved | None:
 EVENTS_S = 10.0
 # How long a run waits at its start for the servers that are its mirrors.
 TRY_S = 5.0
-AGAIN = "`trainwright mirror` tells it again."
 log = logging.getLogger("trainwright")
 
 
@@ -308,15 +310,15 @@ def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
     except TrainwrightError as error:
         return note(store, update, False, str(error)), isinstance(error, UsageError)
     except Exception as error:  # of a library; the text may quote a value
-        return note(store, update, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
+        why = f"It failed with {type(error).__name__}. `trainwright mirror` tells it again."
+        return note(store, update, False, why), False
     log.info("%s: %s", update.mirror, sentence)
     return note(store, update, True, sentence), True
 
 
 def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     """Everything that identifies a mirror's place and the credentials for it."""
-    section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
-    return {"mirror": mirror, "settings": section, "root": None}
+    return {"mirror": mirror, "settings": about.pipeline().mirrors.model_dump(mode="json")[mirror], "root": None}
 
 
 def _refuse_unknown(update: Due) -> None:

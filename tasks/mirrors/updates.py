@@ -57,8 +57,7 @@ def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
 
 def params(facts: Facts) -> dict[str, str]:
     """The resolved spec with dotted names, the Lightning config inlined; long values are cut."""
-    resolved = facts.run.resolved
-    spec = {name: one for name, one in resolved.spec.items() if name not in _LEFT_OUT}
+    spec = {name: one for name, one in facts.run.resolved.spec.items() if name not in _LEFT_OUT}
     spec["train"] = facts.run.train_settings()
     return {_key(name): value[:_MOST_PARAM] for name, value in _flat("", spec) if name}
 

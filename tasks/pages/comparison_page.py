@@ -229,8 +229,7 @@ def _broken(rows: int | None) -> str:
 
 def _code(side: Side) -> dict[str, str]:
     """The files of the bundle of the user's code with the first characters of their digests."""
-    ref = side.facts.run.resolved.code
-    files = tried(lambda: side.store.manifest(ref).files) or []
+    files = tried(lambda: side.store.manifest(side.facts.run.resolved.code).files) or []
     return {one.path.removeprefix(_FOLDER): one.blake3[:12] for one in files}
 
 

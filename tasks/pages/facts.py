@@ -340,8 +340,7 @@ def seconds_between(started: str, finished: str) -> float | None:
 def _stages(run: Run, report: RunReport | None) -> list[StageResult]:
     if report is not None:
         return list(report.stages)
-    names = run.store.list(f"{layout.run(run.run_id)}/stages")
-    found = [tried(partial(_stage, run, name)) for name in names]
+    found = [tried(partial(_stage, run, name)) for name in run.store.list(f"{layout.run(run.run_id)}/stages")]
     order = ["validate", "shard", "train", "verify", "evaluate", "promote"]
     return sorted((one for one in found if one), key=lambda one: order.index(one.name) if one.name in order else 99)
 

@@ -243,8 +243,9 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]], 
     masked = ""
     if any(name in sensitive for name in columns):
         masked = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
-    head = ("row", worst.metric, *columns)
-    return part(_PARTS, "worst", about=_about(worst, rows), head=head, rows=lines, note=masked)
+    return part(
+        _PARTS, "worst", about=_about(worst, rows), head=("row", worst.metric, *columns), rows=lines, note=masked
+    )
 
 
 def _charts_of_pairs(pairs: Pairs) -> list[tuple[str, str]]:
@@ -529,8 +530,9 @@ def mirrors_section(facts: Facts) -> Markup:
     rows, left = [], []
     for name in spec.names:
         attempts, last = (0, None) if what is None else newest_delivery(run.store, run.run_id, name, what)
-        place = spec.place(name)
-        rows.append((name, place, _state(last), _when(attempts, last), "" if last is None else last.sentence))
+        rows.append(
+            (name, spec.place(name), _state(last), _when(attempts, last), "" if last is None else last.sentence)
+        )
         left += [] if last is not None and last.delivered else [name]
     return part(_PARTS, "mirrors", rows=rows, note=f"Not sent: {', '.join(left)}. {_AGAIN}" if left else "")
 

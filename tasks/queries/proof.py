@@ -302,8 +302,7 @@ def _of_alias(
     _require_seal(store, version.name, alias, seals[: len(signed)], at_least)
     before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
     approved = [_proven(store, one, one.approval) for one in trusted if one.approval is not None]
-    history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
-    return history, [one.ref for one in reversed(manifests)]
+    return SignedHistory(alias, len(signed), before, by, seals[0], approved), [one.ref for one in reversed(manifests)]
 
 
 def _receipts(store: Store, model: str, alias: str, keys: Sequence[PublicKey]) -> tuple[list[Manifest], list[Receipt]]:
@@ -438,8 +437,13 @@ def _about(store: Store, receipt: Receipt) -> About:
     assert receipt.candidate is not None
     candidate = registry.model_version(store, receipt.candidate).checkpoint.ref.id
     champion = receipt.champion.id if receipt.champion is not None else ""
-    gates = gates_digest(receipt.gates)
-    return About(model=receipt.model, alias=receipt.alias, candidate=candidate, champion=champion, gates=gates)
+    return About(
+        model=receipt.model,
+        alias=receipt.alias,
+        candidate=candidate,
+        champion=champion,
+        gates=gates_digest(receipt.gates),
+    )
 
 
 def _place(receipt: Receipt) -> str:

@@ -54,10 +54,6 @@ from tasks.stages.train import train
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 
-REMEDY = (
-    "It was made by a Trainwright that did not seal this, or it was deleted; train it again with this one, and the new "
-    "version can be reproduced."
-)
 REQUEST, MADE, ERROR, STORE = "request.json", "made.json", "error.json", "store"
 
 
@@ -122,7 +118,8 @@ def read_recorded(store: Store, name: str) -> Recorded:
     if missing or recipe is None or trained is None:
         raise UsageError(
             f"{version.name} version {version.version} cannot be reproduced; missing: {', '.join(missing)}.",
-            remedy=REMEDY,
+            remedy="It was made by a Trainwright that did not seal this, or it was deleted; train it again with this "
+            "one, and the new version can be reproduced.",
             details={"missing": missing},
         )
     segments = _segments(store, manifest, checkpoint)

@@ -181,8 +181,12 @@ def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
 def _run_child(folder: Path, python: Path) -> None:
     """Let the child make the model; raises its error."""
     mark = new_mark()
-    path = str(folder.resolve() / REQUEST)
-    command = module_command("infra.processes.tied_to_parent", "tasks.reproduction.remake", path, python=str(python))
+    command = module_command(
+        "infra.processes.tied_to_parent",
+        "tasks.reproduction.remake",
+        str(folder.resolve() / REQUEST),
+        python=str(python),
+    )
     with terminable(), scratch.make("reproduce", mark=mark) as own:
         environ = marked_env(mark, scratch.variables(own.path), without_signing(os.environ))
         # The answer of `reproduce` is alone on its standard output.
@@ -273,11 +277,10 @@ class RemakeComparison:
 
     def to_json(self) -> dict[str, object]:
         """The comparison as objects that JSON can hold."""
-        rows = [{**asdict(row), "equal": row.equal} for row in self.rows]
         return {
             "equal": self.equal,
             "weights_equal": self.weights_equal,
-            "rows": rows,
+            "rows": [{**asdict(row), "equal": row.equal} for row in self.rows],
             "first_difference": None if self.weights is None else {"step": self.step, **self.weights.to_json()},
             "parts": self.parts,
         }
