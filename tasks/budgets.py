@@ -156,8 +156,9 @@ class Spending:
         if self._over is not None:
             raise self._over
         # The thread also finds budgets that are applied later.
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._keep,), name="budgets", daemon=True)
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._keep,), name="budgets", daemon=True
+        )
         self._thread.start()
 
     def budget_guard(self, section: str, *, local: bool) -> BudgetGuard:
@@ -503,12 +504,11 @@ class BudgetBalance:
 def balances_of_spec(store: Store, spec: PipelineSpec) -> list[BudgetBalance]:
     """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
     budgets = current_budgets(store)
-    found = {} if budgets is None else budgets.budgets
     return [
         _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
         if budget.per == "month"
         else BudgetBalance(name, budget, "each run", 0.0, 0.0)
-        for name, budget in found.items()
+        for name, budget in ({} if budgets is None else budgets.budgets).items()
         if budget.is_for(spec.name, spec.tags)
     ]
 
@@ -577,8 +577,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
 def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[str]:
     """The runs that were started in a month, by their ids, and used a budget."""
     of_month = month.replace("-", "")
-    names = store.list(layout.periods(name, budget.scope))
-    return (one for one in names if is_name(one) and one.startswith(of_month))
+    return (one for one in store.list(layout.periods(name, budget.scope)) if is_name(one) and one.startswith(of_month))
 
 
 def _balance(store: Store, budget_period: BudgetPeriod) -> BudgetBalance:

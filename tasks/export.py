@@ -192,19 +192,17 @@ def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path
         (folder / CONFIG).write_text(json.dumps(_config(facts, exported), indent=2) + "\n")
         written.append(CONFIG)
     if target == "mlflow":
-        created = now().replace("T", " ")[:19]
-        written += write_mlflow_files(folder, exported, created=created, metadata=_identity(facts))
+        written += write_mlflow_files(folder, exported, created=now().replace("T", " ")[:19], metadata=_identity(facts))
     names = [*sorted(written), CARD, RECORD]
     (folder / CARD).write_text(card(facts, target, exported, names), encoding="utf-8")
     files = [_entry(folder, name).to_json() for name in names if name != RECORD]
-    facts_known = exported.model_dump(mode="json", exclude={"schema_version", "files"})
     record = {
         "schema_version": 1,
         "target": target,
         **_identity(facts),
         "exported": now(),
         "files": files,
-        **facts_known,
+        **exported.model_dump(mode="json", exclude={"schema_version", "files"}),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return record

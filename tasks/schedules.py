@@ -341,8 +341,10 @@ class Backfill:
 
     def _record(self, window: Window, what: str, **verdict: str) -> None:
         times = {"start": _iso(window.start), "end": _iso(window.end)}
-        record = BackfilledWindow(**times, by=actor(), at=now(), **verdict)
-        self.store.create_once(layout.backfilled(self.pipeline, _window_name(window), what), record.to_json())
+        self.store.create_once(
+            layout.backfilled(self.pipeline, _window_name(window), what),
+            BackfilledWindow(**times, by=actor(), at=now(), **verdict).to_json(),
+        )
 
 
 def windows_between(first: str, last: str, every: str, present: datetime | None = None) -> list[Window]:

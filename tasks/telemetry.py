@@ -419,8 +419,7 @@ class TracedRun:
         for node in usage.nodes:
             context = above.child("node", generation, node.number)
             about = {"trainwright.generation": usage.generation, "trainwright.node": node.number}
-            times = (node.started, node.released)
-            self._spans.ended(f"node {node.number}", context, above, times, about, error=error)
+            self._spans.ended(f"node {node.number}", context, above, (node.started, node.released), about, error=error)
             message = self._messages.get(node.number)
             for report in () if message is None else reports_of(message):
                 rank, began = context.child("rank", report.rank), self._heard[node.number]

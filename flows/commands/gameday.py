@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -181,7 +181,7 @@ def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) 
         "pipeline": name,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(took_s, 1),
-        "faults": [one.to_json() for one in outcomes],
+        "faults": [asdict(one) for one in outcomes],
         "page": str(page),
     }
     return Answer("\n".join(lines), value, 0 if error is None else error.exit_code, error)

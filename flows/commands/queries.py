@@ -270,7 +270,8 @@ def history(arguments: argparse.Namespace) -> Answer:
     lines: list[str] = []
     aliases: dict[str, object] = {}
     for name, moves in moves_of(store, model, alias).items():
-        held = _held(store, model, name)
+        pointer = registry.read_alias(store, model, name)
+        held = registry.holds(store, pointer and pointer[0])
         lines += ["", *_history_lines(model, name, moves, held)]
         protected = protection(store, model, name)
         lines += ["", f"protected, because {protected.sentence}"] if protected is not None else []
@@ -280,11 +281,6 @@ def history(arguments: argparse.Namespace) -> Answer:
             "protection": protected and protected.to_json(),
         }
     return Answer("\n".join(lines[1:]), {"model": model, "aliases": aliases})
-
-
-def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
-    found = registry.read_alias(store, model, alias)
-    return registry.holds(store, found and found[0])
 
 
 def _history_lines(model: str, alias: str, moves: list[Move], holds: tuple[Hold, ...]) -> list[str]:

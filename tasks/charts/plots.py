@@ -177,16 +177,16 @@ def calibration(shares: Sequence[tuple[float, float, int]], title: str) -> str:
         picture.path(points, SERIES[0])
     most = max(rows for _, _, rows in known)
     for (x, y), (sure, true, rows) in zip(points, known, strict=True):
-        radius = 3 + 6 * math.sqrt(rows / most)
-        picture.dot(x, y, radius, SERIES[0], ' fill-opacity="0.75"')
+        picture.dot(x, y, 3 + 6 * math.sqrt(rows / most), SERIES[0], ' fill-opacity="0.75"')
         picture.tip((x - 9, y - 9, 18, 18), f"sure {sure:.1%}, right {true:.1%}, {rows:,} rows")
     return picture.svg()
 
 
 def _thinned(curve: Curve) -> Curve:
     """The curve with at most about `_POINTS` points: of each stretch its smallest and its largest value."""
-    pairs = zip(curve.steps, curve.values, strict=True)
-    kept = [(step, value) for step, value in pairs if len(finite((step, value))) == 2]
+    kept = [
+        (step, value) for step, value in zip(curve.steps, curve.values, strict=True) if len(finite((step, value))) == 2
+    ]
     if len(kept) > _POINTS:
         pieces = np.array_split(np.asarray(kept), _POINTS // 2)
         at = (sorted({int(piece[:, 1].argmin()), int(piece[:, 1].argmax())}) for piece in pieces)

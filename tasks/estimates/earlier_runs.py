@@ -131,8 +131,7 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
         gangs = [gang for gang in execution.gangs if gang.stage == "train" and gang.nodes]
         trained = [stage for stage in execution.stages if stage.name == "train" and stage.status == "ran"]
         if len(gangs) == len(trained) == 1 and gangs[0].ended == "done":
-            whole_s = trained[0].ended - trained[0].began
-            past.trainings += _training(resolved, gangs[0], whole_s)
+            past.trainings += _training(resolved, gangs[0], trained[0].ended - trained[0].began)
 
 
 def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastTraining]:
@@ -171,8 +170,14 @@ def settings_of(train: Mapping[str, Any], lightning: Mapping[str, Any]) -> str:
     """A digest of the settings that decide how long a step takes, beside machine, ranks and strategy."""
     trainer = lightning.get("trainer") or {}
     named = {name: trainer.get(name) for name in ("precision", "accelerator")}
-    sizes = [train["global_batch_size"], train.get("micro_batch_size")]
-    return digest([lightning.get("model"), lightning.get("optimizer"), named, sizes])
+    return digest(
+        [
+            lightning.get("model"),
+            lightning.get("optimizer"),
+            named,
+            [train["global_batch_size"], train.get("micro_batch_size")],
+        ]
+    )
 
 
 @dataclass(frozen=True)

@@ -224,13 +224,12 @@ class LedgerEntries:
         exposures.refuse_lost(run.store, registry.newest_receipt(found and found[0]))
         self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
         self._made: dict[str, Exposure] = {}
-        models = [one for one in (candidate, champion) if one is not None]
         # The keys of the evaluations tell apart scores by other code, or under another perturbation.
         question = digest(
             {
                 "gates": [_question_of_gate(run, gate) for gate in gates],
                 "rows": [one.id for one in rows],
-                "scores": [one.key for one in models],
+                "scores": [one.key for one in (candidate, champion) if one is not None],
                 "candidates": run.spec.promote.candidates,
             }
         )

@@ -114,8 +114,7 @@ class SetScores:
 
     def batches(self, gate: GateSpec, evaluation: Evaluation) -> int | None:
         """How many batches a gate's rows were scored in, if its metric has one value for each; else None."""
-        unit = evaluation.metrics[gate.name].unit
-        outcomes = self._outcomes(evaluation, gate.name, "") if unit == "batch" else None
+        outcomes = self._outcomes(evaluation, gate.name, "") if evaluation.metrics[gate.name].unit == "batch" else None
         return None if outcomes is None else len(outcomes.values)
 
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Measured:

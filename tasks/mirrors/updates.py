@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from data_contracts.canonical import canonical
@@ -147,7 +148,7 @@ def _put_files(store: Store, server: Mlflow, kept: Kept, model: ModelName, deadl
     with scratch.make("mirror") as own:
         folder = own.path / "model"
         try:
-            export(store, f"{model.name}@{model.version}", "mlflow", folder, on_poll=_until(deadline))
+            export(store, f"{model.name}@{model.version}", "mlflow", folder, on_poll=partial(_refuse_late, deadline))
         except GateNotMet:
             return "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
         except UserCodeError:
@@ -161,11 +162,8 @@ def _put_files(store: Store, server: Mlflow, kept: Kept, model: ModelName, deadl
     return None
 
 
-def _until(deadline: Deadline) -> Callable[[], None]:
-    def check() -> None:
-        if not deadline.left_s():
-            raise StorageUnavailable(
-                "The model was not exported in time.", remedy="`trainwright mirror` has more time for it."
-            )
-
-    return check
+def _refuse_late(deadline: Deadline) -> None:
+    if not deadline.left_s():
+        raise StorageUnavailable(
+            "The model was not exported in time.", remedy="`trainwright mirror` has more time for it."
+        )

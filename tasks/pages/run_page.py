@@ -192,7 +192,8 @@ def worst_section(facts: Facts) -> Markup:
     evaluation, dataset = facts.evaluation, facts.dataset
     if evaluation is None:
         return Markup()
-    of_rows = [name for name in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, name)]
+    metrics = evaluation.metrics
+    of_rows = [name for name in (facts.main_metric, *metrics) if name in metrics and metrics[name].unit == "row"]
     name = (of_rows or [facts.main_metric])[0]
     worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
     if worst is None:
@@ -212,11 +213,6 @@ def worst_section(facts: Facts) -> Markup:
             # The same value need not stand there twice.
             values[position] = both | {key: text for key, text in values.get(position, {}).items() if key != truth}
     return _worst_table(facts, worst, values, f"set {of_set}" if of_set else f"split {split}")
-
-
-def _has_rows(evaluation: Evaluation, metric: str) -> bool:
-    known = evaluation.metrics.get(metric)
-    return known is not None and known.unit == "row"
 
 
 def _about(worst: Worst, rows: str) -> str:

@@ -304,8 +304,7 @@ def main(path: Path) -> int:
     folder = path.parent
     try:
         with terminable():
-            request = RemakeRequest.model_validate_json(path.read_text())
-            made = remake(request, folder)
+            made = remake(RemakeRequest.model_validate_json(path.read_text()), folder)
     except BaseException as error:
         known = error if isinstance(error, TrainwrightError) else TrainwrightError(f"{type_and_text(error)}.")
         (folder / ERROR).write_text(json.dumps(known.to_json()))
@@ -330,12 +329,11 @@ def remake(request: RemakeRequest, folder: Path) -> Made:
     contract: ContractReport | None = validate(run)
     dataset: Dataset | None = shard(run, contract)
     checkpoint = verify(run, train(run, dataset))
-    evaluation = evaluate(run, checkpoint, dataset)
     return Made(
         contract=None if contract is None else contract.ref,
         dataset=None if dataset is None else dataset.ref,
         checkpoint=checkpoint,
-        evaluation=evaluation,
+        evaluation=evaluate(run, checkpoint, dataset),
     )
 
 

@@ -198,8 +198,7 @@ def _run_child(folder: Path, python: Path) -> None:
 
 
 def _machine_notes(recorded: Recorded, made_in: Store, made: Made) -> list[str]:
-    manifest = made_in.manifest(made.checkpoint.ref)
-    segments = [Segment.model_validate(one) for one in manifest.provenance["generations"]]
+    segments = [Segment.model_validate(one) for one in made_in.manifest(made.checkpoint.ref).provenance["generations"]]
     if differs := machine_differences(recorded.segments, segments):
         return [f"This is not the same kind of machine: {'; '.join(differs)}."]
     return []
