@@ -45,8 +45,7 @@ def test_wrong_arguments(case: str, asked: str, capsys: pytest.CaptureFixture[st
         assert out == ""
         return
     told = json.loads(out)
-    assert told["exit_code"] == 2
-    assert told["error"]["cause"] == "usage"
+    assert (told["exit_code"], told["error"]["cause"]) == (2, "usage")
     assert f"{told['error']['message']} {told['error']['remedy']}" == sentence
 
 

@@ -54,8 +54,7 @@ def test_a_run_that_nobody_started_by_hand_takes_the_lock(
             "tiny", schedule["overlap"], False, int(AT.timestamp()),
         )  # fmt: skip
         lock.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
-        again = flow_runs.concurrency_lock(str(spec), "", None, None)
-        assert again.waits, "it continues a run"
+        assert flow_runs.concurrency_lock(str(spec), "", None, None).waits, "it continues a run"
 
 
 def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,7 @@ def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> N
 
 
 def test_its_name_says_what_it_is_and_stays_a_name() -> None:
-    assert own_overrides("tiny")[0] == "name=tiny-gameday"
-    assert len(own_overrides("x" * 63)[0]) == len("name=") + 63
+    assert (own_overrides("tiny")[0], len(own_overrides("x" * 63)[0])) == ("name=tiny-gameday", len("name=") + 63)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,7 @@ def test_an_answer_is_written_once_and_says_how_the_run_continues(
 def test_no_text_of_a_question_looks_like_a_line_of_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     asked(store, pipeline="digits\n  gate       met: accuracy 0.99")
     assert main(["refuse", WAITING, "--reason", "no", "--store", store.uri]) == 0
-    shown = capsys.readouterr().err.splitlines()
-    [line] = [line for line in shown if "met: accuracy 0.99" in line]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "met: accuracy 0.99" in line]
     assert line.startswith(f"The run {WAITING} of digits\\n  gate ")
 
 
@@ -70,8 +69,7 @@ def test_refuse(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     printed = said(store, capsys, "refuse", WAITING, "--reason", "October is missing")
     expected = f'ada refused the candidate of the run {WAITING}: "October is missing"; `trainwright resume {WAITING}` '
     assert printed == f"{expected}continues the run\n"
-    again = said(store, capsys, "approve", WAITING, "--reason", "but", code=2)
-    assert "ada refused it at " in again
+    assert "ada refused it at " in said(store, capsys, "approve", WAITING, "--reason", "but", code=2)
 
 
 def test_the_latest_question_is_answered(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,8 +230,7 @@ def test_a_planted_version_keeps_nobody_from_changing_budgets(
     assert current_budgets(store) == Budgets(version=1, budgets={})
     for hours in (1, 2, 3):
         apply_rules(store, "budgets", limited_to(hours))
-        found = current_budgets(store)
-        assert found.budgets["a"].limit.hours == hours
+        assert current_budgets(store).budgets["a"].limit.hours == hours
 
 
 def test_a_version_that_was_lost_at_the_start_is_told_and_mended_by_the_next(store: Store) -> None:
@@ -241,8 +240,7 @@ def test_a_version_that_was_lost_at_the_start_is_told_and_mended_by_the_next(sto
     with pytest.raises(CorruptError, match=r"A version before editions/budgets/1\.json is missing"):
         current_budgets(store)
     assert apply_rules(store, "budgets", limited_to(3)).n == 2
-    found = current_budgets(store)
-    assert found.budgets["a"].limit.hours == 3
+    assert current_budgets(store).budgets["a"].limit.hours == 3
 
 
 def test_a_signed_version_of_another_store_does_not_count(store: Store, release_key: Path, tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ def call(spec: Path, made: Any, monkeypatch: pytest.MonkeyPatch, *more: str) -> 
 def test_everything_is_written_and_nothing_in_the_log_is_a_command_but_ours(
     spec: Path, exits: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = report(case(field=("promote", "gates", 1), sentence=HOSTILE))
-    assert call(spec, made, monkeypatch).exit_code == 4
+    assert call(spec, report(case(field=("promote", "gates", 1), sentence=HOSTILE)), monkeypatch).exit_code == 4
     folder = spec.parent
     assert (folder / "step.md").read_text().startswith("before\n## ❌ tiny: not promoted\n")
     assert "verdict=not_promoted\n" in (folder / "output").read_text()
@@ -174,8 +173,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run_or_warned_of_af
 def test_a_large_step_summary_gets_what_is_left(spec: Path, exits: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     (spec.parent / "step.md").write_text("x" * (ci.MOST_BYTES - 300))
     call(spec, report(*[case(name=f"gate {n}") for n in range(100)]), monkeypatch)
-    size = (spec.parent / "step.md").stat().st_size
-    assert ci.MOST_BYTES - 300 < size <= ci.MOST_BYTES
+    assert ci.MOST_BYTES - 300 < (spec.parent / "step.md").stat().st_size <= ci.MOST_BYTES
 
 
 def test_a_remote_run_of_another_commit_or_pipeline_is_noted(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,7 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     assert "example.org" not in json.dumps(found) + (tmp_path / "made/contract.yaml").read_text()
     write_project(tmp_path / "line", {**section, "data": {**section["data"], "source": "../rows.csv"}})
     (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
-    run = open_run(read_spec(tmp_path / "line/pipeline.yaml"), recorded=False)
-    done = validate.find_or_make(run)
+    done = validate.find_or_make(open_run(read_spec(tmp_path / "line/pipeline.yaml"), recorded=False))
     assert (done.handoff.accepted, done.handoff.failures) == (True, [])
     assert "made/suite.json exists already." in infer(capsys, "rows.csv", "--out", "made", code=2)
     (tmp_path / "made/suite.json").unlink()
@@ -121,6 +120,5 @@ def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
         return child.run_child(kind, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(data, "run_child", run)
-    error = infer(capsys, str(tmp_path / "wide.csv"), code=8)
-    assert "wide.csv ended at row 0: It took more than" in error
+    assert "wide.csv ended at row 0: It took more than" in infer(capsys, str(tmp_path / "wide.csv"), code=8)
     assert children == [DRAFT], "the file was read before"

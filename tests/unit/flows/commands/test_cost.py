@@ -65,8 +65,7 @@ def test_a_run_is_charged_once_for_each_second_of_its_machine(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [one] = executions(store_of(project))
-    value = json.loads(said(capsys, "--by", "team", "--json"))
-    [group] = value["groups"]
+    [group] = json.loads(said(capsys, "--by", "team", "--json"))["groups"]
     assert (group["team"], group["runs"], group["so_far"]) == ("tests", 1, 0)
     # The node that trained is a process of the same machine, so the whole is the run's own time.
     assert group["node_seconds"] == pytest.approx((one.ended or 0) - one.began, rel=1e-3)
@@ -79,8 +78,7 @@ def test_by_stage_every_stage_is_there(project: Path, capsys: pytest.CaptureFixt
     groups = json.loads(said(capsys, "--by", "stage", "--json"))["groups"]
     assert {"validate", "shard", "train", "verify", "evaluate", "promote"} <= {one["stage"] for one in groups}
     assert all(one["amounts"].keys() <= {"USD"} for one in groups)
-    page = said(capsys, "--by", "pipeline")
-    assert "tiny" in page
+    assert "tiny" in said(capsys, "--by", "pipeline")
 
 
 def test_a_name_is_no_line_below_the_table(

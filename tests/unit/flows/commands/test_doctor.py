@@ -39,8 +39,7 @@ def test_a_state_folder_of_another_user(home: Path) -> None:
 
 def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) -> None:
     for name in ("good", "gone", "damaged"):
-        store = open_store(str(tmp_path / name))
-        remember_store(store.uri, {})
+        remember_store(open_store(str(tmp_path / name)).uri, {})
     assert told("store") == (0, [(True, f"{tmp_path / name} answers") for name in ("good", "gone", "damaged")])
     shutil.rmtree(tmp_path / "gone")
     damaged = tmp_path / "damaged" / layout.STORE
@@ -53,8 +52,7 @@ def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) 
 
 
 def test_a_store_that_takes_no_writes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(str(tmp_path / "full"))
-    remember_store(store.uri, {})
+    remember_store(open_store(str(tmp_path / "full")).uri, {})
 
     def refuse(self: Store) -> float:
         raise StorageUnavailable("The store is full.")

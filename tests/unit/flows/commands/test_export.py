@@ -117,8 +117,7 @@ def test_the_record_has_the_digests_and_the_largest_difference(exported: Callabl
         content = (folder / one["path"]).read_bytes()
         assert (one["bytes"], one["blake3"]) == (len(content), blake3(content).hexdigest())
     assert [one["name"] for one in record["inputs"]] == ["a", "b", "c"]
-    assert {one["dtype"] for one in record["inputs"]} == {"float64"}
-    assert record["transform"] is True
+    assert ({one["dtype"] for one in record["inputs"]}, record["transform"]) == ({"float64"}, True)
     assert record["batch_sizes"][0] == 1
     assert all(one["largest"] <= 1e-5 for one in record["agreements"])
     assert {one["output"] for one in record["agreements"]} == {"label", "probabilities"}
@@ -128,14 +127,12 @@ def test_the_record_has_the_digests_and_the_largest_difference(exported: Callabl
 
 def test_the_card_is_made_of_facts(exported: Callable[[str], Path], line: Path) -> None:
     folder = exported("huggingface")
-    page = (folder / "README.md").read_text()
-    _, block, body = page.split("---\n", 2)
+    _, block, body = (folder / "README.md").read_text().split("---\n", 2)
     metadata = yaml.safe_load(block)
     (model,) = metadata["model-index"]
     result = model["results"][0]
     assert model["name"] == "tiny"
-    assert set(result) == {"task", "dataset", "metrics"}
-    assert result["metrics"][0]["name"] == "accuracy"
+    assert (set(result), result["metrics"][0]["name"]) == ({"task", "dataset", "metrics"}, "accuracy")
     assert "license" not in metadata
     for fact in (
         "License: not known",

@@ -57,10 +57,8 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert (incident["reason"], incident["evidence"]) == ("recall fell", ["https://pages.example/r/7", "7 of 9"])
     assert (incident["left"]["version"], incident["back"]["version"]) == (2, 1)
     assert (incident["left"]["run_id"], incident["back"]["run_id"]) == (second["run_id"], first["run_id"])
-    assert incident["left"]["since"] == second["at"]
-    assert len(incident["left"]["gates"]) == 2
-    checkpoint = registry.read_version(store, "tiny", 1).checkpoint.ref
-    files = store.manifest(checkpoint).files
+    assert (incident["left"]["since"], len(incident["left"]["gates"])) == (second["at"], 2)
+    files = store.manifest(registry.read_version(store, "tiny", 1).checkpoint.ref).files
     assert (incident["checked_files"], incident["checked_bytes"]) == (len(files), sum(one.bytes for one in files))
     scores = f"accuracy: {incident['left']['metrics']['accuracy']:.4g} → "
     checked = f"{incident['checked_bytes']:,} bytes"
@@ -106,8 +104,7 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
         file.write_bytes(data)
     else:
         file.unlink()
-    answer = output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
-    assert ref.uri in answer
+    assert ref.uri in output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
     assert len(registry.history(store, "tiny", "champion")) == 2
     assert registry.read_alias(store, "tiny", "champion")[1] == 2
 
@@ -115,11 +112,9 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
 def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluation = registry.read_version(store, "tiny", 1).evaluation
-    (Path(store.uri) / evaluation.uri / layout.MANIFEST).unlink()
+    (Path(store.uri) / registry.read_version(store, "tiny", 1).evaluation.uri / layout.MANIFEST).unlink()
     output_of(capsys, "rollback", "tiny", "--reason", "why")
-    note = registry.history(store, "tiny", "champion")[-1].incident
-    assert note.back.metrics == {}
+    assert registry.history(store, "tiny", "champion")[-1].incident.back.metrics == {}
     assert "→ not scored" in output_of(capsys, "history", "tiny")
 
 

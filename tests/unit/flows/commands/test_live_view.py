@@ -87,12 +87,10 @@ def go(folder: Path) -> None:
 def test_lines_pass_above_the_view_and_the_answer_takes_its_place(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer")
     terminal.until("epoch 1")
-    shown = terminal.until("run       run-1")
-    assert re.sub(r"\d\.\d s  70", "0.0 s  70", shown) == ABOVE + VIEW.rstrip("\n")
+    assert re.sub(r"\d\.\d s  70", "0.0 s  70", terminal.until("run       run-1")) == ABOVE + VIEW.rstrip("\n")
     assert not terminal.screen().cursor
     go(tmp_path)
-    assert terminal.end() == 0
-    assert terminal.screen().text.rstrip("\n") == (ABOVE + ANSWER).rstrip("\n")
+    assert (terminal.end(), terminal.screen().text.rstrip("\n")) == (0, (ABOVE + ANSWER).rstrip("\n"))
     assert terminal.screen().cursor
 
 
@@ -152,8 +150,7 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=env)
         return done.stdout, done.stderr
 
-    answer = ANSWER.removeprefix("an error\n")
-    assert piped() == (PRINTED + answer, LINES)
+    assert piped() == (PRINTED + ANSWER.removeprefix("an error\n"), LINES)
     assert piped("--json") == (PRINTED + '{"it": "is"}\n', LINES)
     quiet = f"and {'long ' * 20}\nan error\n"  # a program's own print cannot be told from an error
     assert piped("--quiet") == (PRINTED + "promoted: it is\n", quiet)
@@ -171,8 +168,7 @@ def test_a_dumb_terminal_and_quiet_get_lines_alone(
 ) -> None:
     go(tmp_path)
     terminal = begun(tmp_path, "answer", *options, env=env)
-    assert terminal.end() == 0
-    assert terminal.output.replace("\r\n", "\n") == PRINTED + tail
+    assert (terminal.end(), terminal.output.replace("\r\n", "\n")) == (0, PRINTED + tail)
 
 
 def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:

@@ -70,6 +70,5 @@ def test_what_is_unknown_is_said() -> None:
 def test_a_price_that_is_unknown() -> None:
     gpu, here = frozenset(("gpu",)), frozenset(("an unknown machine",))
     train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
-    stages = [train, verify, train]
-    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=stages)) if "In all" in one]
+    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=[train, verify, train])) if "In all" in one]
     assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")

@@ -86,11 +86,9 @@ def test_an_unknown_run_is_refused(command: Any) -> None:
 def test_diff_prints_and_writes_a_page(command: Any, tmp_path: Path) -> None:
     out = tmp_path / "diff.html"
     answer = command("diff", "tiny@1", "tiny:2", "--out", out)
-    assert [row["name"] for row in answer["spec"]] == ["train.seed"]
-    assert answer["page"] == str(out)
+    assert ([row["name"] for row in answer["spec"]], answer["page"]) == (["train.seed"], str(out))
     assert "<h1>tiny@1 → tiny:2</h1>" in out.read_text()
-    error = command("diff", "tiny@1", "tiny:2", "--out", out, code=2)["error"]
-    assert error["message"] == f"{out} exists already."
+    assert command("diff", "tiny@1", "tiny:2", "--out", out, code=2)["error"]["message"] == f"{out} exists already."
     assert os.stat(out).st_size < 100_000
 
 

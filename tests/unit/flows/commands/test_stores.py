@@ -59,8 +59,7 @@ def changes(kind: str, port: socket.socket, name: str) -> dict[str, Any]:
 def test_plan_sends_nothing_that_nobody_approved(
     kind: str, name: str, elsewhere: socket.socket, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    spec = write_project(tmp_path / "tiny", changes(kind, elsewhere, name))
-    assert main(["plan", str(spec)]) == 2
+    assert main(["plan", str(write_project(tmp_path / "tiny", changes(kind, elsewhere, name)))]) == 2
     said = capsys.readouterr().err
     assert "storage_options.key" in said
     assert name in said
@@ -78,8 +77,7 @@ def test_a_run_with_a_mirror_or_a_cluster_that_nobody_approved_does_not_start(
         ({"mirrors": {"mlflow": {"uri": address_of(elsewhere), "token": "env:GITHUB_TOKEN"}}}, "mirrors.mlflow.token"),
         ({"shards": {**SPEC["shards"], "runner": {"dask": dask, "scratch": "/s"}}}, "shards.runner.dask"),
     ):
-        spec = write_project(tmp_path / sentence, part)
-        assert main(["run", str(spec)]) == 2
+        assert main(["run", str(write_project(tmp_path / sentence, part))]) == 2
         assert f"{sentence}: nobody on this machine has approved that" in capsys.readouterr().err
     assert not was_called(elsewhere)
 
@@ -89,8 +87,7 @@ def test_what_is_approved_is_sent(
 ) -> None:
     where = address_of(elsewhere)
     assert main(["store", "approve", where, "env:GITHUB_TOKEN", "--json"]) == 0
-    approved = json.loads(capsys.readouterr().out)
-    assert approved[where] == ["env:GITHUB_TOKEN"]
+    assert json.loads(capsys.readouterr().out)[where] == ["env:GITHUB_TOKEN"]
     assert main(["store", "approve", where, "env:PREFECT_API_AUTH_STRING"]) == 2
     assert main(["store", "approve", where, "GITHUB_TOKEN"]) == 2
     elsewhere.close()  # refuses from here on, which answers at once

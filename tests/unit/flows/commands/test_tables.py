@@ -34,8 +34,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_plain_text_is_aligned_and_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     assert table(HEAD, ROWS, ["step"]) == PLAIN
-    long = table(("a", "b"), [("x" * 300, "y " * 300)]).splitlines()
-    assert len(long) == 2
+    assert len(table(("a", "b"), [("x" * 300, "y " * 300)]).splitlines()) == 2
 
 
 def test_a_terminal(terminal: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,7 @@ def test_what_a_run_used_is_settled_and_is_what_the_charges_say(store: Store) ->
     budget_period = limited(store, {"amount": 500.0, "currency": "USD"})
     carry_out(run_in(store), lambda run: training(run, 10))
     balance = budget_period.ledger(store).balance()
-    assert balance.holds == {}
-    assert balance.spent == pytest.approx(10)
+    assert (balance.holds, balance.spent) == ({}, pytest.approx(10))
     [execution] = usage_of(store, "r1").executions
     assert balance.spent == pytest.approx(budget_period.used(execution), abs=1e-9)
 
@@ -248,8 +247,7 @@ def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(store, {"amount": 100.0, "currency": "USD"})
-    run = run_in(store)
-    mine = budgets.Spending(run)
+    mine = budgets.Spending(run_in(store))
     for error, ends in ((StorageUnavailable("away"), False), (CorruptError("damaged"), True)):
         calls: list[float] = []
 

@@ -162,8 +162,7 @@ def test_an_exit_code_that_a_shell_would_read_as_another_is_refused(code: int) -
 
 
 def test_a_store_that_cannot_be_read_leaves_the_stages() -> None:
-    report = ended(None)
-    made = report_of_run(report, None)
+    made = report_of_run(ended(None), None)
     assert {case.kind for case in made.cases} == {"stage"}
     assert (made.version, made.exit_code) == ("tiny@champion version 1", 0)
 

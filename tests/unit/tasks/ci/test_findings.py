@@ -119,5 +119,4 @@ def test_a_spec_that_cannot_be_loaded_has_the_lines_that_can_be_read(spec: str, 
     path = tmp_path / "pipeline.yaml"
     path.write_text(spec)
     found = spec_files(path, tmp_path)
-    assert (found.document is not None) == ("sead" in spec)
-    assert (found.suite, found.suite_digest) == (None, "")
+    assert (found.document is not None, found.suite, found.suite_digest) == ("sead" in spec, None, "")

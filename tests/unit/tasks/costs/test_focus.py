@@ -58,8 +58,7 @@ def check_row(row: dict[str, Any]) -> None:
     assert re.fullmatch("[A-Z]{3}", row["BillingCurrency"])
     assert (row["PricingUnit"], row["ConsumedUnit"]) == ("Hours", "Hours")
     assert (row["ServiceCategory"], row["ServiceSubcategory"]) == ("AI and Machine Learning", "Machine Learning")
-    assert json.loads(row["Tags"]) == {"team": "a"}
-    assert row["x_Estimate"] == "true"
+    assert (json.loads(row["Tags"]), row["x_Estimate"]) == ({"team": "a"}, "true")
     assert row["PricingCategory"] in ("Standard", "Dynamic")
     assert (row["ChargeCategory"], row["ChargeFrequency"], row["ChargeClass"]) == ("Usage", "Usage-Based", None)
 
@@ -70,8 +69,7 @@ def check_prices(made: list[dict[str, Any]]) -> None:
         ("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit"),
         ("ServiceName", "ServiceCategory"), ("ServiceName", "ServiceSubcategory"),
     ):  # fmt: skip
-        pairs = {(row[whole], row[part]) for row in made}
-        assert len(pairs) == len({row[whole] for row in made}), (whole, part)
+        assert len({(row[whole], row[part]) for row in made}) == len({row[whole] for row in made}), (whole, part)
 
 
 def test_each_row_is_what_the_rules_allow() -> None:
@@ -100,10 +98,8 @@ def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
 
 
 def test_an_unknown_price_has_no_row_and_its_time_is_told() -> None:
-    unknown = GPU.model_copy(update={"per_hour": None, "machine": ""})
-    some = found(prices={"train": unknown, "here": HERE})
-    assert {row["x_Stage"] for row in rows(some, set())} == {"run"}
-    assert left_out_s(some) == pytest.approx(53.25)
+    some = found(prices={"train": GPU.model_copy(update={"per_hour": None, "machine": ""}), "here": HERE})
+    assert ({row["x_Stage"] for row in rows(some, set())}, left_out_s(some)) == ({"run"}, pytest.approx(53.25))
 
 
 def test_a_share_of_a_machine_is_a_row_of_its_run() -> None:

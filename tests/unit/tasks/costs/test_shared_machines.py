@@ -63,8 +63,7 @@ def test_local_nodes_are_on_the_machine_of_their_run_and_nodes_of_a_pool_are_not
     divided = shared(alone + on(ONE, "r2", 0, 100))
     assert seconds(divided) == {"r1": (40 + 2 * 60) / 2, "r2": 50.0}
     assert {charge.share for _, charge in divided} == {0.5}
-    away = on(ONE, "r1", 0, 100, gangs=[gang(0, *two, met=BEGAN + 15)])
-    divided = shared(away + on(ONE, "r2", 0, 100))
+    divided = shared(on(ONE, "r1", 0, 100, gangs=[gang(0, *two, met=BEGAN + 15)]) + on(ONE, "r2", 0, 100))
     assert {charge.share for _, charge in divided if charge.node is not None} == {1}
     assert sum(charge.node_seconds for _, charge in divided if charge.node is None) == pytest.approx(100)
 

@@ -44,8 +44,7 @@ def test_bytes_by_strategy(strategy: str, shard: int, accumulates: bool, expecte
 
 def test_gradients_of_earlier_micro_batches_count() -> None:
     assert need_bytes(SIZES, "single", 1, 8, accumulates=False) == 190
-    large = [one.model_copy(update={"step": one.step + 100}) for one in STEPS]
-    sizes = SIZES.model_copy(update={"steps": large})
+    sizes = SIZES.model_copy(update={"steps": [one.model_copy(update={"step": one.step + 100}) for one in STEPS]})
     assert need_bytes(sizes, "single", 1, 8, accumulates=True) == 24 + 24 + 48 + 4 + 180
 
 
@@ -95,5 +94,4 @@ SENTENCES: dict[str, tuple[ModuleSizes, int, dict[str, bool], str]] = {
 def test_one_sentence_recommends(
     sizes: ModuleSizes, memory_bytes: int, settings: dict[str, bool], sentence: str
 ) -> None:
-    found = needs(train(), sizes, 1, 4)
-    assert recommendation(found, memory_bytes, "m", **{"whole": True, **settings}) == sentence
+    assert recommendation(needs(train(), sizes, 1, 4), memory_bytes, "m", **{"whole": True, **settings}) == sentence

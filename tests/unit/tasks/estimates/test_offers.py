@@ -110,8 +110,7 @@ def test_the_cheapest_on_demand_has_a_place_beside_many_spot_nodes() -> None:
     short = shortlist(
         made(*spot, *dear, time_s=lambda name, _: 3600 * 0.9 ** int(name[1:] if name[1:].isdigit() else 0))
     )
-    assert len(short) == MOST_OFFERS
-    assert [one.machine for one in short if one.term == "on-demand"] == ["dear"]
+    assert (len(short), [one.machine for one in short if one.term == "on-demand"]) == (MOST_OFFERS, ["dear"])
 
 
 def test_what_is_hardly_faster_is_not_shown() -> None:

@@ -67,8 +67,7 @@ def test_worse_is_corrected_for_the_number_of_gates() -> None:
 
 def test_holm_of_a_published_example() -> None:
     # Holm (1979) by hand: 0.01 x 4, 0.02 x 3, 0.03 x 2, never below one before.
-    assert holm([0.02, 0.01, 0.9, 0.03]) == pytest.approx([0.06, 0.04, 0.9, 0.06])
-    assert holm([]) == []
+    assert (holm([0.02, 0.01, 0.9, 0.03]), holm([])) == (pytest.approx([0.06, 0.04, 0.9, 0.06]), [])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))

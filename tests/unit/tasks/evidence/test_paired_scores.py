@@ -109,8 +109,7 @@ def test_gain_and_interval(kind: str, init_args: dict[str, Any]) -> None:
     spread = np.nanstd(
         [value_of(metric, target[at], mine[at]) - value_of(metric, target[at], theirs[at]) for at in rows]
     )
-    ratio = scores._influence.std() / np.sqrt(300) / spread
-    assert 0.75 < ratio < (1.8 if "Calibration" in kind else 1.35)
+    assert 0.75 < (scores._influence.std() / np.sqrt(300) / spread) < (1.8 if "Calibration" in kind else 1.35)
     assert scores._influence.mean() == pytest.approx(0, abs=1e-6)
     # The other way round is the other way round.
     reverse = PairedScores(metric, mode, target, theirs, mine)
@@ -163,8 +162,7 @@ def test_an_interval_covers_as_often_as_it_says(kind: str, init_args: dict[str, 
 
     truth = scores(1_000_000, 1).gain
     found = [scores(100, seed).interval(0.9) for seed in range(10, 10 + times)]
-    covered = np.mean([one.low <= truth <= one.high for one in found])
-    assert covered >= 0.9 - 3 * np.sqrt(0.09 / times)
+    assert np.mean([one.low <= truth <= one.high for one in found]) >= 0.9 - 3 * np.sqrt(0.09 / times)
 
 
 @pytest.mark.parametrize("kind", ["BinaryAUROC", "BinaryAveragePrecision"])
@@ -204,11 +202,9 @@ def test_units_are_drawn_as_a_whole() -> None:
     alone = PairedScores(of("BinaryAUROC", {}), "max", target, mine, theirs)
     # Each row ten times over says no more than once.
     many = [np.repeat(one, 10) for one in (target, mine, theirs)]
-    units = np.repeat(np.arange(200), 10)
-    together = PairedScores(of("BinaryAUROC", {}), "max", *many, units)
+    together = PairedScores(of("BinaryAUROC", {}), "max", *many, np.repeat(np.arange(200), 10))
     apart = PairedScores(of("BinaryAUROC", {}), "max", *many)
-    assert together.p_value() == pytest.approx(alone.p_value(), rel=1e-6)
-    assert together.num_units == 200
+    assert (together.p_value(), together.num_units) == (pytest.approx(alone.p_value(), rel=1e-6), 200)
     wide = alone.interval(0.95)
     one = together.interval(0.95)
     narrow = apart.interval(0.95)

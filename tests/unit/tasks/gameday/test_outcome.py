@@ -57,8 +57,7 @@ def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = Tr
     ],
 )
 def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Outcome, verdict: str, why: str) -> None:
-    assert (found.verdict, found.why) == (verdict, why)
-    assert kept_all([outcome(), found]) == (verdict == "as promised")
+    assert (found.verdict, found.why, kept_all([outcome(), found])) == (verdict, why, verdict == "as promised")
 
 
 def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
@@ -77,11 +76,9 @@ def test_a_conductor_that_was_killed_names_no_cause() -> None:
 def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
     found = outcome()
     assert (found.noticed_s, found.lost_steps, found.lost_node_s) == (1.2, 5, 21.0)
-    assert found.at == "2026-01-01T00:00:00+00:00"
-    assert found.where == "rank 1 of node 0 (<b>), after step 15"
+    assert (found.at, found.where) == ("2026-01-01T00:00:00+00:00", "rank 1 of node 0 (<b>), after step 15")
     left = ("rank-killed", "as promised", "1.2 s", "5.0 s", "9.0 s", "5", "21.0 s", "the same", "")
-    assert outcome_row(found) == left
-    assert outcome_row(outcome(same=False))[7] == "different"
+    assert (outcome_row(found), outcome_row(outcome(same=False))[7]) == (left, "different")
     assert outcome_row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
 
 

@@ -26,8 +26,7 @@ def budget(store: Store, limit: dict[str, Any] | None = None, **more: Any) -> No
 
 
 def spend(store: Store, hours: float) -> None:
-    budgets = current_budgets(store)
-    [period] = budget_periods(budgets, "tiny", {"team": "tests"}, "r", (now_s(), now_s()))
+    [period] = budget_periods(current_budgets(store), "tiny", {"team": "tests"}, "r", (now_s(), now_s()))
     period.ledger(store).settle({Executed("r", "e"): hours})
 
 
@@ -72,8 +71,7 @@ def test_budgets_of_others_and_stores_without_budgets_forbid_nothing(store: Stor
         budget(store, {"hours": 0.1}, **other)
         ask(store)
     gone = tmp_path / "none"
-    spec = PipelineSpec.model_validate(SPEC)
-    refuse_by_store(str(gone), None, "tiny", spec, Path("pipeline.yaml"), AT_MOST_S)
+    refuse_by_store(str(gone), None, "tiny", PipelineSpec.model_validate(SPEC), Path("pipeline.yaml"), AT_MOST_S)
     assert not gone.exists()
 
 
@@ -91,8 +89,7 @@ def test_a_price_that_nobody_knows_cannot_be_counted(store: Store) -> None:
 
 def test_what_a_dead_run_holds_is_settled_before_a_game_day_is_refused(store: Store) -> None:
     budget(store)
-    budgets = current_budgets(store)
-    [period] = budget_periods(budgets, "tiny", {}, "r", (now_s(), now_s()))
+    [period] = budget_periods(current_budgets(store), "tiny", {}, "r", (now_s(), now_s()))
     period.ledger(store).reserve(Executed("dead", "e"), 0.0, 9.5, None)
     with pytest.raises(OverBudget, match=r"9\.50 of 10\.00 node-hours are spent"):
         ask(store)

@@ -107,8 +107,7 @@ def test_a_better_candidate_is_marked_and_counts_more(store: Store) -> None:
     assert result.met
     assert (result.evidence.verdict, result.evidence.rows_needed) == ("better", None)
     assert (spent(store, ROWS).before, spent(store, ROWS).promoted) == (1, 1)
-    after = nights.judge("b", EQUAL).evidence
-    assert after.level == level(1 - 0.95, Spent(1, 1))
+    assert nights.judge("b", EQUAL).evidence.level == level(1 - 0.95, Spent(1, 1))
 
 
 def test_other_scores_and_another_number_of_candidates_are_another_comparison(store: Store) -> None:
@@ -140,8 +139,7 @@ def test_rows_that_are_used_up_decide_nothing_spend_nothing_and_promote_nobody(s
     assert "the test rows are used up" in result.sentence
     assert "1,000 fresh test rows" in result.sentence
     assert spent(store, ROWS) == before
-    fresh = TestRows.of(np.arange(5_000, 6_000, dtype=np.uint64))
-    assert Nights(store).judge("best", CLEAR, rows=fresh).met
+    assert Nights(store).judge("best", CLEAR, rows=TestRows.of(np.arange(5_000, 6_000, dtype=np.uint64))).met
 
 
 def test_only_the_gate_whose_rows_are_used_up_says_so(store: Store) -> None:
@@ -200,8 +198,7 @@ def test_each_verdict_has_its_own_sentence(
     store: Store, counts: tuple[int, int], verdict: str, words: list[str]
 ) -> None:
     result = Nights(store).judge("a", counts)
-    assert result.evidence.verdict == verdict
-    assert [one for one in words if one not in result.sentence] == []
+    assert (result.evidence.verdict, [one for one in words if one not in result.sentence]) == (verdict, [])
     assert "on the same 1,000 rows" in result.sentence
     assert "comparison" not in result.sentence
 

@@ -81,8 +81,7 @@ def scores(
         {"old": TestRows.of(np.arange(5, dtype=np.uint64))},
     )
     monkeypatch.setattr(set_scores, "read_test_rows", lambda *_: rows)
-    slices = {"old": {"column": "age", "min": 60}}
-    evaluate = {"metrics": METRICS, "slices": slices, "unit": unit}
+    evaluate = {"metrics": METRICS, "slices": {"old": {"column": "age", "min": 60}}, "unit": unit}
     run = make_run(store, spec={**SPEC, "evaluate": evaluate, "promote": {}, "shards": {"split": {"key": key}}})
     dataset: Any = SimpleNamespace(columns={})
     return SetScores(run, lambda: {"": (dataset, "test")})
@@ -140,8 +139,7 @@ def test_units_are_added_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
     paired = found.paired(gate(), mine, theirs)
     assert (paired.gains.tolist(), paired.rows, paired.gain) == ([1, 1, 1, -1], 8, 0.25)
     assert paired.sizes.tolist() == [2, 2, 2, 2]
-    on_slice = found.paired(gate(slice="old"), mine, theirs)
-    assert on_slice.gains.tolist() == [1, 1, 0]
+    assert found.paired(gate(slice="old"), mine, theirs).gains.tolist() == [1, 1, 0]
     assert (found.units(gate()), found.units(gate(slice="old"))) == (4, 3)
 
 
@@ -155,8 +153,7 @@ def test_numbers_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     mine = evaluation(store, "a", {"loss": ("row", "min", values)})
     theirs = evaluation(store, "b", {"loss": ("row", "min", values[::-1])})
     paired = scores(store, monkeypatch).paired(gate("loss"), mine, theirs)
-    assert paired.gains == pytest.approx(values[::-1] - values)
-    assert paired.sizes is None
+    assert (paired.gains, paired.sizes) == (pytest.approx(values[::-1] - values), None)
 
 
 def test_batches_have_no_slices_and_no_units(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,5 +258,4 @@ def test_one_batch_is_no_evidence_and_several_are_counted(store: Store, monkeypa
     with pytest.raises(InsufficientEvidence, match="loss has one value for each batch, and its 2 rows are one batch"):
         found.alone(gate("loss"), one, -1)
     four = evaluation(store, "four", {"loss": ("batch", "min", [0.5, 0.25, 0.5, 0.125])})
-    assert found.batches(gate("loss"), four) == 4
-    assert found.batches(gate(), one) is None
+    assert (found.batches(gate("loss"), four), found.batches(gate(), one)) == (4, None)

@@ -47,8 +47,7 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
     monkeypatch.setattr(deliver, "TRY_S", 60.0)  # a busy machine is not a server that does not answer
     with serving(lambda asked: (status, {})) as (address, got):
         approve_here(address, "env:ME", "env:WORD")
-        mlflow = {"uri": address, "username": "env:ME", "password": "env:WORD"}
-        run = make_run(spec={"mirrors": {"mlflow": mlflow}})
+        run = make_run(spec={"mirrors": {"mlflow": {"uri": address, "username": "env:ME", "password": "env:WORD"}}})
         monkeypatch.setenv("ME", "me")
         with pytest.raises(UsageError, match=r"^mirrors.mlflow.password names the environment variable WORD, which is"):
             deliver.try_mirrors(run)

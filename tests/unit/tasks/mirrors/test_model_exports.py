@@ -32,8 +32,7 @@ OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3
 
 def report_in(store: Store) -> RunReport:
     [run_id] = store.list(layout.runs())
-    report = latest_report(store, run_id)
-    return report
+    return latest_report(store, run_id)
 
 
 def registered(project: Path, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
@@ -143,8 +142,7 @@ def test_mlflow_itself_loads_what_was_promoted(
         promote_again(store, 2)
         with Endpoint("MLflow", address, {"auth": WHO}, Deadline(300)) as endpoint:
             server = Mlflow(endpoint)
-            number = server.put_version("tiny", 2, runs[0], {}, "")
-            server.put_alias("tiny", "champion", number)
+            server.put_alias("tiny", "champion", server.put_version("tiny", 2, runs[0], {}, ""))
         assert main(["rollback", "tiny", "--to", "1", "--store", store.uri]) == 0
         deliver.tell(store, lambda: due(store), Deadline(300))
         rows = {"a": [0.5, -0.5, 0.1], "b": [0.2, 0.3, -0.9], "c": [0.0, 0.7, 0.4]}

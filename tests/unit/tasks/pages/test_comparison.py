@@ -72,8 +72,7 @@ def test_changed_code_is_named(store: Store) -> None:
     record = Path(store.uri) / "runs" / PROMOTED / "resolved.json"
     overwrite(record, json.dumps({**json.loads(record.read_text()), "code": made.to_json()}))
     rows = {row.name: row for row in compared(store, "tiny@1", "tiny@2").code}
-    assert set(rows) == {"net.py", "bad.csv", "new.py"}
-    assert (rows["bad.csv"].after, rows["new.py"].before) == ("", "")
+    assert (set(rows), rows["bad.csv"].after, rows["new.py"].before) == ({"net.py", "bad.csv", "new.py"}, "", "")
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,7 @@ def test_only_the_newest_failure_of_a_pipeline_needs_a_person(store: Store) -> N
     assert (need.tone, need.sentence) == ("bad", "the newest run of orders failed in train: node lost")
     assert need.command == f"trainwright report {failed}"
     add(store, 1, "failed", "user_code", pipeline="other")
-    said = "the newest run of other failed in train: an error in the user's code"
-    assert ("bad", said) in sentences(seen(store))
+    assert ("bad", "the newest run of other failed in train: an error in the user's code") in sentences(seen(store))
 
 
 def test_what_waits_or_died_or_is_damaged_needs_a_person(store: Store) -> None:

@@ -87,8 +87,7 @@ def test_a_page_is_kept_once(store: Path) -> None:
 
 def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> None:
     run = opened(store, CANCELLED)
-    report = latest_report(run.store, CANCELLED)
-    keep_page(run, report, {})
+    keep_page(run, latest_report(run.store, CANCELLED), {})
     assert (store / "runs" / CANCELLED / "pages/0.html").exists()
     assert num_attempts(run) == 1
     assert not run.store.exists(layout.page(CANCELLED))
@@ -172,8 +171,7 @@ def test_values_of_sensitive_columns_are_masked(store: Path) -> None:
     record["spec"]["data"]["sensitive"] = ["a"]
     overwrite(resolved, json.dumps(record))
     page = run_report_page(facts_of(opened(store, FIRST)))
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", page)
-    assert "•••" in cells
+    assert "•••" in re.findall(r"<td[^>]*>(.*?)</td>", page)
     assert "0.10241" not in page, "column a of the row"
     assert "-0.858167" in page, "column b of the row"
     assert ">id<" not in page, "a column that the spec does not name"

@@ -23,8 +23,7 @@ CASES: dict[str, tuple[dict[str, float], Bound]] = {
 
 @pytest.mark.parametrize(("parts", "bound"), CASES.values(), ids=CASES)
 def test_a_step_is_bound_by_its_largest_part(parts, bound):
-    busy = profile(traced=2, busy_s=8.0, products_s=4.0)
-    assert bound_by(busy, {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
+    assert bound_by(profile(traced=2, busy_s=8.0, products_s=4.0), {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
     assert bound in SENTENCES
 
 

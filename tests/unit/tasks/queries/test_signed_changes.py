@@ -91,8 +91,7 @@ class Forger:
         now = {one: json.loads((self.root / one / "manifest.json").read_bytes()) for one in self.sealed}
         for ref in (record["value"]["model_version"], record["value"]["receipt"]):
             ref.update(id=now[ref["uri"]]["id"], seal=now[ref["uri"]]["seal"])
-        fields = {name: record[name] for name in ("schema", "value", "version")}
-        self.put(POINTER, write_record(POINTER, fields))
+        self.put(POINTER, write_record(POINTER, {name: record[name] for name in ("schema", "value", "version")}))
 
     def _naming(self, renamed: dict[str, str], place: str) -> list[tuple[str, dict[str, bytes]]]:
         """The sealed directories with a file that has one of the old names, with those files as they must be."""

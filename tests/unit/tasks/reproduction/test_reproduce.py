@@ -114,8 +114,7 @@ def test_every_id_is_equal_after_the_history_was_replayed(
     assert told["first_difference"] is None
     assert not told["notes"]
     whats = [row["what"] for row in told["rows"]]
-    assert whats[:2] == ["contract report", "dataset"]
-    assert whats[-1] == "evaluation"
+    assert (whats[:2], whats[-1]) == (["contract report", "dataset"], "evaluation")
     assert "checkpoint, step 20" in whats
     assert "checkpoint, step 40" in whats
     made_in = open_store(str(folder / "store"), create=False)
@@ -148,16 +147,14 @@ def test_a_flipped_weight_is_found_and_named_with_its_tensor(
     size = struct.unpack("<Q", weights[:8])[0]
     header = json.loads(weights[8 : 8 + size])
     at = 8 + size + header["net.2.bias" if "net.2.bias" in header else "state_dict/net.2.bias"]["data_offsets"][0]
-    value = struct.unpack_from("<f", weights, at)[0]
-    struct.pack_into("<f", weights, at, value + 1.0)
+    struct.pack_into("<f", weights, at, struct.unpack_from("<f", weights, at)[0] + 1.0)
     ref = reseal(tmp_path / "store", uri, {"weights-0.safetensors": bytes(weights)})
     flipped = made.model_copy(update={"checkpoint": made.checkpoint.model_copy(update={"ref": ref})})
     found = compare(store, recorded, open_store(str(tmp_path / "store"), create=False), flipped)
     assert (found.equal, found.weights_equal, found.step) == (False, False, made.checkpoint.step)
     assert (found.weights.tensor, found.weights.tensors, found.weights.of) == ("net.2.bias", 1, 4)
     assert (found.weights.values, found.weights.of_values) == (1, 2)
-    assert found.weights.largest == pytest.approx(1.0, abs=1e-6)
-    assert found.parts == ["weights-0.safetensors"]
+    assert (found.weights.largest, found.parts) == (pytest.approx(1.0, abs=1e-6), ["weights-0.safetensors"])
     # In another part than the weights.
     shutil.copytree(folder / "store", tmp_path / "other")
     history = (folder / "store" / uri / "history.json").read_bytes()
@@ -241,8 +238,7 @@ def test_what_is_needed_and_was_deleted_is_listed(line: Path, recorded: Recorded
 
 def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
     recipe = recorded.trained
-    assert lock_differences(recipe) == []
-    assert revision_difference(recipe) == ""
+    assert (lock_differences(recipe), revision_difference(recipe)) == ([], "")
     other = recipe.model_copy(
         update={
             "lock": [*(line for line in recipe.lock if not line.startswith("numpy==")), "numpy==0.1"],

@@ -141,8 +141,7 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
     line = Line(error, error, gate=threading.Event())
     answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == calls
-    assert [one.sentence for one in answers] == [str(error)] * 2
-    assert (answers[0] == answers[1]) == (calls == 1)
+    assert ([one.sentence for one in answers], answers[0] == answers[1]) == ([str(error)] * 2, calls == 1)
 
 
 def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:

@@ -76,8 +76,7 @@ def test_more_nodes_fail_more_often_and_a_checkpoint_that_costs_nothing_has_a_le
         checkpoint_outlook(spec("auto", nodes=nodes, strategy="ddp", global_batch_size=32), PAST) for nodes in (1, 16)
     )
     assert one.every_s == pytest.approx(4 * sixteen.every_s, rel=0.01)
-    free = PastTrainings(saves=3, stalled_s=0.0)
-    assert checkpoint_outlook(spec("auto"), free).every_s == LEAST_S
+    assert checkpoint_outlook(spec("auto"), PastTrainings(saves=3, stalled_s=0.0)).every_s == LEAST_S
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:
 
 def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store: Store, tmp_path: Path) -> None:
     checkpoint = sealed(store)
-    run = opened(store, URI)
-    assert run.resolved.init_from == checkpoint.ref
+    assert opened(store, URI).resolved.init_from == checkpoint.ref
     evaluation = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
     version = registry.write_version(store, "digits", checkpoint, evaluation, {}, {"parents": []})
     receipt = Receipt(decision="promoted", model="digits", alias="champion", version=1, previous=None, sentence="")
@@ -107,8 +106,7 @@ def test_refused_before_anything_starts(case: str, store: Store) -> None:
 
 def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
     other = sealed(store, 16)
-    checkpoint = sealed(store, verified=False)
-    store.create_json(layout.verified(checkpoint.ref.uri), {"checkpoint": other.ref.to_json()})
+    store.create_json(layout.verified(sealed(store, verified=False).ref.uri), {"checkpoint": other.ref.to_json()})
     with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
         opened(store, URI)
 

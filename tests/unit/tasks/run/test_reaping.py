@@ -138,8 +138,7 @@ def test_a_run_that_ended_for_want_of_the_server_is_resumed_within_the_budget(si
 def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins_anew(site: Site) -> None:
     for n in range(2):
         site.dies()
-        assert [one.what for one in site.reaped()] == ["resumed"]
-        assert len(site.crashes) == n + 1
+        assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], n + 1)
     site.dies()
     (one,) = site.reaped()
     assert (one.what, site.prefect.told) == ("ended", [one.sentence])
@@ -172,8 +171,7 @@ def test_a_run_that_said_how_it_ended_is_left_alone(site: Site) -> None:
 
     with pytest.raises(UsageError):
         attach(work)(site.run)
-    assert held_lease(site.store, site.path) is None
-    assert site.reaped() == []
+    assert (held_lease(site.store, site.path), site.reaped()) == (None, [])
 
 
 def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
@@ -196,8 +194,7 @@ def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
 
 
 def test_a_run_whose_process_died_before_it_took_the_lease_is_resumed(site: Site) -> None:
-    assert site.store.pointer(site.path).read() is None
-    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert (site.store.pointer(site.path).read(), [one.what for one in site.reaped()]) == (None, ["resumed"])
     assert [(crash.n, crash.token, crash.flow_run) for crash in site.crashes] == [(0, 0, None)]
     assert site.reaped() == [], "a worker is about to take it"
     assert site.begin().token == 1
@@ -288,8 +285,7 @@ def test_two_reapers_at_once_answer_one_crash_once(site: Site) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(len(one) for one in found) == [0, 0, 0, 1]
-    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+    assert (sorted(len(one) for one in found), len(site.crashes), len(site.prefect.asked)) == ([0, 0, 0, 1], 1, 1)
 
 
 def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
@@ -298,8 +294,7 @@ def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
     (one,) = site.reaped()
     assert (one.what, site.prefect.asked) == ("left", [])
     site.prefect.away = False
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert len(site.crashes) == 1
+    assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], 1)
 
 
 KILLED = """
@@ -322,8 +317,7 @@ def test_a_reaper_that_is_killed_before_it_asked_is_followed_by_the_next(site: S
     done = subprocess.run([sys.executable, "-c", KILLED, site.store.uri], env=env, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert held_lease(site.store, site.path) is not None
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+    assert ([one.what for one in site.reaped()], len(site.crashes), len(site.prefect.asked)) == (["resumed"], 1, 1)
 
 
 def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(site: Site) -> None:
@@ -331,8 +325,7 @@ def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(
     site.reaped()
     (key,) = site.prefect.asked
     site.prefect.made[key] = FlowRunState("ended")
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert len(site.crashes) == 2
+    assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], 2)
     site.prefect.made[site.prefect.asked[-1]] = FlowRunState("ended")
     assert [one.what for one in site.reaped()] == ["ended"]
 
@@ -364,8 +357,7 @@ def test_a_cancelled_run_whose_process_died_ends_as_cancelled(
     (outcome,) = site.reaped()
     last = latest_report(site.store, site.run.run_id)
     assert (outcome.what, last.verdict, last.exit_code) == ("cancelled", "cancelled", 130)
-    assert site.prefect.told == [last.sentence]
-    assert held_lease(site.store, site.path) is None
+    assert (site.prefect.told, held_lease(site.store, site.path)) == ([last.sentence], None)
     assert held_lease(site.store, layout.lease("trainings/t-0")) is None
     assert site.reaped() == [], "a person may resume it"
     assert len(site.crashes) == was_resumed
@@ -382,8 +374,7 @@ def test_a_cancelled_run_whose_process_lives_ends_itself(site: Site, monkeypatch
 def test_a_process_that_had_reported_its_end_left_nothing_but_its_lease(site: Site, cause: TrainwrightError) -> None:
     site.dies()
     report(site.run, error=cause)
-    assert (site.reaped(), site.crashes) == ([], [])
-    assert held_lease(site.store, site.path) is None
+    assert (site.reaped(), site.crashes, held_lease(site.store, site.path)) == ([], [], None)
 
 
 def test_the_end_of_a_process_that_was_fenced_is_not_the_runs(site: Site) -> None:
@@ -391,8 +382,7 @@ def test_the_end_of_a_process_that_was_fenced_is_not_the_runs(site: Site) -> Non
     site.reaped()
     site.dies()
     report(site.run, error=Fenced("it is another's"))
-    assert num_ends(site.store, site.run.run_id) == 0
-    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert (num_ends(site.store, site.run.run_id), [one.what for one in site.reaped()]) == (0, ["resumed"])
     assert len(site.crashes) == 2
 
 

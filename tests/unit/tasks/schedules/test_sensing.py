@@ -66,8 +66,7 @@ def begun(site: Site) -> Site:
 def test_the_first_look_takes_all_files_as_seen(site: Site) -> None:
     assert site.sensor().look().sentence.endswith("the 1 files that are there count as seen.")
     assert site.steps() == [], "looking by hand changes nothing"
-    assert site.look().what == "first"
-    assert (site.look().what, site.started, site.steps()) == ("nothing", {}, ["0.json"])
+    assert (site.look().what, site.look().what, site.started, site.steps()) == ("first", "nothing", {}, ["0.json"])
 
 
 @pytest.mark.parametrize(("name", "stamp"), [("/in/b", "1"), ("/in/a", "2")], ids=["new", "changed"])
@@ -76,8 +75,7 @@ def test_new_and_changed_files_start_one_run(begun: Site, name: str, stamp: str)
     by_hand = begun.sensor().look()
     assert (by_hand.what, by_hand.new, begun.started) == ("new", 1, {})
     look = begun.look()
-    assert (look.what, look.new) == ("started", 1)
-    assert look.sentence == f"{name} is new or changed. Started run-1."
+    assert (look.what, look.new, look.sentence) == ("started", 1, f"{name} is new or changed. Started run-1.")
     assert [begun.look().what for _ in range(3)] == ["nothing"] * 3
     del begun.files[name]
     assert begun.look().what == "nothing", "a file that is gone"
@@ -134,8 +132,7 @@ def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(begun: Site, at
 def test_a_step_under_the_number_of_another_ends_the_look(begun: Site) -> None:
     begun.files["/in/b"] = "1"
     begun.look()
-    again = begun.store.read_json(layout.sensor_step("tiny", 1))
-    begun.store.create_once(layout.sensor_step("tiny", 2), again)
+    begun.store.create_once(layout.sensor_step("tiny", 2), begun.store.read_json(layout.sensor_step("tiny", 1)))
 
     def start(key: str) -> str:
         assert begun.started[key] < 3, "the cursor moves to and fro"
@@ -168,8 +165,7 @@ def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(begun: 
     cursor.unlink()
     assert "No file of tiny counts as seen" in begun.sensor().reset("beginning")
     look = begun.look()
-    assert (look.what, look.new, len(begun.started)) == ("started", 2, 2)
-    assert begun.look().what == "nothing"
+    assert (look.what, look.new, len(begun.started), begun.look().what) == ("started", 2, 2, "nothing")
 
 
 def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None:
@@ -193,8 +189,7 @@ def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: p
         assert begun.look().new == 1
     for n in range(8):
         (begun.folder / layout.sensor_step("tiny", n)).unlink()
-    assert begun.look().what == "nothing"
-    assert len(begun.started) == 10
+    assert (begun.look().what, len(begun.started)) == ("nothing", 10)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,7 @@ def test_a_run_that_ended_an_hour_ago_without_a_report_has_died(store: Store, ag
 def test_the_time_that_a_run_waits_for_a_person_is_not_its_own(store: Store) -> None:
     began, answered = BEGAN.timestamp(), BEGAN.timestamp() + 3 * 3600
     stage = StageUsage(name="promote", began=began + 10, ended=began + 20, status="waiting")
-    first = usage(RUN, BEGAN, BEGAN + HOUR, stages=[stage])
-    write(store, report(RUN, BEGAN, BEGAN + HOUR, "waiting"), first)
+    write(store, report(RUN, BEGAN, BEGAN + HOUR, "waiting"), usage(RUN, BEGAN, BEGAN + HOUR, stages=[stage]))
     assert (only(store).blame, only(store).seconds) == ("open", 3600)
     second = usage(RUN, BEGAN + 3 * HOUR, BEGAN + 4 * HOUR, execution="e2")
     assert second.began == answered
