@@ -16,11 +16,11 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
-from flows.cli import main
 from infra.processes.processes import CODE_ROOT, module_command
 from infra.sources.resolve import Window
 from infra.store import layout, open_store
 from tasks.schedules import Backfill, windows_between
+from tests.support.commands import output_of
 from tests.support.pool import until
 from tests.support.tiny import answer, home_with_server, trainwright, write_project
 
@@ -115,8 +115,7 @@ def test_a_backfill_that_is_killed_continues_with_each_window_once(spec: Path, w
 def test_which_windows_must_be_clear(
     spec: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["backfill", str(spec), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in output_of(capsys, "backfill", str(spec), *words, code=2)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +133,13 @@ def test_which_windows_must_be_clear(
     ],
 )
 def test_bad_input_is_one_sentence(spec: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backfill", str(spec), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in output_of(capsys, "backfill", str(spec), *words, code=2)
 
 
 def test_a_spec_without_a_window_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backfill", str(write_project(tmp_path / "tiny")), *SPAN]) == 2
-    assert "data.window: the spec reads no window, so each run would read the same data." in capsys.readouterr().err
+    assert "data.window: the spec reads no window, so each run would read the same data." in output_of(
+        capsys, "backfill", str(write_project(tmp_path / "tiny")), *SPAN, code=2
+    )
 
 
 @pytest.mark.parametrize(("verdict", "is_final"), [("canary", True), ("promoted", True), ("waiting", False)])

@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from flows.cli import main
 from tasks import export
+from tests.support.commands import json_of, output_of
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import MODEL, trainwright, write_project
 
@@ -167,10 +168,8 @@ def test_a_folder_that_is_taken_is_refused_and_nothing_is_left(
         ("full/file", "is a file"),
         ("no/where", "not a folder"),
     ):
-        assert main(["export", "tiny", str(tmp_path / name), *store]) == 2
-        assert why in capsys.readouterr().err
-    assert main(["export", "tiny@7", str(tmp_path / "new"), *store]) == 2
-    assert "no version 7" in capsys.readouterr().err
+        assert why in output_of(capsys, "export", "tiny", str(tmp_path / name), *store, code=2)
+    assert "no version 7" in output_of(capsys, "export", "tiny@7", str(tmp_path / "new"), *store, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "link"]
     assert (tmp_path / "full/file").read_text() == "mine"
 
@@ -188,8 +187,7 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
 
     monkeypatch.setattr(export, "model_facts", branching)
     words = ["export", "tiny", str(tmp_path / "out"), "--to", "torch", "--store", str(line / ".trainwright"), "--json"]
-    assert main(words) == 8
-    said = json.loads(capsys.readouterr().out)["error"]
+    said = json_of(capsys, *words, code=8)["error"]
     assert said["message"].startswith("torch.export cannot trace the module in net.py:")
     assert "net.py:36" in said["message"]
     assert not list(tmp_path.iterdir())
@@ -203,8 +201,7 @@ def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
     aliases = project / ".trainwright/aliases/tiny"
     words = ["promote", str(project / "pipeline.yaml"), "--set"]
     exact = "promote.export=[{to: onnx, atol: 0, rtol: 0}]"
-    assert main([*words, exact, "--set", "promote.alias=exact", "--json"]) == 4
-    said = json.loads(capsys.readouterr().out)["error"]["message"]
+    said = json_of(capsys, *words, exact, "--set", "promote.alias=exact", "--json", code=4)["error"]["message"]
     assert said.startswith(
         "Not promoted, the export to onnx failed: The output probabilities of model.onnx differs from"
     )
@@ -216,11 +213,9 @@ def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
     compared = [one["provenance"]["exports"]["onnx"] for one in manifests if "exports" in one["provenance"]]
     assert [[one["output"] for one in made["agreements"]] for made in compared] == [["label", "probabilities"]]
     capsys.readouterr()
-    assert main([*words, "promote.export=[onnx, onnx]"]) == 2
-    assert "names a form twice" in capsys.readouterr().err
+    assert "names a form twice" in output_of(capsys, *words, "promote.export=[onnx, onnx]", code=2)
 
 
 def test_a_number_that_is_not_a_tolerance_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for value in ("-1", "nan", "inf"):
-        assert main(["export", "tiny", "out", "--to", "onnx", f"--atol={value}"]) == 2
-        assert "--atol" in capsys.readouterr().err
+        assert "--atol" in output_of(capsys, "export", "tiny", "out", "--to", "onnx", f"--atol={value}", code=2)

@@ -12,6 +12,7 @@ import pytest
 from flows import cli
 from infra.store import layout, open_store
 from tasks.pages.html import HEAD
+from tests.support.commands import output_of
 from tests.support.reported import CANCELLED, FIRST, PROMOTED, RECOVERED, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -93,8 +94,7 @@ def test_diff_prints_and_writes_a_page(command: Any, tmp_path: Path) -> None:
 
 
 def test_diff_names_each_part_on_a_terminal(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["diff", "tiny@1", "tiny@2", "--store", str(store)]) == 0
-    said = capsys.readouterr().out
+    said = output_of(capsys, "diff", "tiny@1", "tiny@2", "--store", str(store))
     assert said.startswith("tiny@1 and tiny@2 differ in spec, metrics, weights.\n\nspec\n")
     assert "\naccuracy  0.9661  1      better\n" in said
 

@@ -24,6 +24,7 @@ from tasks.pages.facts import facts_of
 from tasks.pages.run_page import run_report_page
 from tasks.run.run import reopen_run
 from tests.support.approved import approve_here
+from tests.support.commands import output_of
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.runs import make_run
 from tests.support.stub_server import FakeMlflow, serving
@@ -66,10 +67,8 @@ def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, 
     store = store_in(project)
     [left] = due(store)
     assert (left.mirror, left.what, left.attempts) == ("mlflow", "final", 1)
-    assert main(["status", "--store", store.uri]) == 0
-    assert "mlflow was not told of run" in capsys.readouterr().out
-    assert main(["mirror", "--store", store.uri]) == 0
-    said = capsys.readouterr().out
+    assert "mlflow was not told of run" in output_of(capsys, "status", "--store", store.uri)
+    said = output_of(capsys, "mirror", "--store", store.uri)
     assert said.startswith(f"mlflow: run {left.run_id} is ")
     assert "tiny version 1 is 10, and tiny@champion is 10 in MLflow" in said
     assert due(store) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.rollback import release, rollback
+from tests.support.commands import json_of, output_of
 from tests.support.s3 import S3Server
 from tests.support.tiny import write_project
 
@@ -234,11 +234,9 @@ def test_hold_keeps_affected_versions_from_every_alias_until_released(
         runs.plant("bad" if not runs.runs["bad"] else "good")
     [(model, bad)], champion = runs.made["bad"], runs.made["good"][-1]
     arguments = ["affected", f"lightning=={BAD}", "--store", store.uri, "--hold", "--json"]
-    assert main(arguments) == 2
-    assert "--reason" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "--reason" in json_of(capsys, *arguments, code=2)["error"]["message"]
     for sentences in (1, 0):
-        assert main([*arguments, "--reason", "malicious"]) == 0
-        [answer] = json.loads(capsys.readouterr().out)["stores"]
+        [answer] = json_of(capsys, *arguments, "--reason", "malicious")["stores"]
         assert ([one["version"] for one in answer["versions"]], len(answer["held"])) == ([bad], sentences)
     current = registry.read_alias(store, model, "champion")
     assert (model, current[1]) == champion
@@ -275,5 +273,7 @@ def test_the_answer_is_for_people_too(
     assert affected(store, "lightning").versions == [one]
     for marks in (tmp_path / "store/environments").glob("*/runs"):
         (marks / "x\nall clear").touch()  # by another writer of the store
-    assert main(["affected", "lightning", "--store", store.uri]) == 0
-    assert f"  run      x\\nall clear: lightning {BAD} (RECORD {'a' * 12})" in capsys.readouterr().out.splitlines()
+    assert (
+        f"  run      x\\nall clear: lightning {BAD} (RECORD {'a' * 12})"
+        in output_of(capsys, "affected", "lightning", "--store", store.uri).splitlines()
+    )

@@ -19,6 +19,7 @@ from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
 from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
+from tests.support.commands import output_of
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
@@ -177,14 +178,15 @@ def test_a_raw_file_that_changed_or_is_gone_is_refused_before_anything_is_made(
     with (elsewhere / "rows.csv").open("a") as rows:
         rows.write("600,0,0,0,1\n")
     command = ["reproduce", "tiny", "--store", str(line / ".trainwright"), "--here"]
-    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 6
-    assert f"The raw file {elsewhere / 'rows.csv'} has changed" in capsys.readouterr().err
+    assert f"The raw file {elsewhere / 'rows.csv'} has changed" in output_of(
+        capsys, *command, "--into", str(tmp_path / "new"), "--data", str(elsewhere), code=6
+    )
     (elsewhere / "rows.csv").unlink()
-    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 2
-    assert f"The raw file {elsewhere / 'rows.csv'} no longer exists." in capsys.readouterr().err
+    assert f"The raw file {elsewhere / 'rows.csv'} no longer exists." in output_of(
+        capsys, *command, "--into", str(tmp_path / "new"), "--data", str(elsewhere), code=2
+    )
     assert not (tmp_path / "new").exists()
-    assert main([*command, "--into", str(line)]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "is not empty" in output_of(capsys, *command, "--into", str(line), code=2)
 
 
 def test_the_older_model_of_a_golden_store_lists_what_is_missing(repository: Path, tmp_path: Path) -> None:

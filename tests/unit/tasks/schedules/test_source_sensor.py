@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from data_contracts.load import load_spec
 from flows.cli import main
 from infra.store import Store, open_store
 from tasks.schedules import Sensor, sensor_of
+from tests.support.commands import json_of
 from tests.support.tiny import write_project
 
 SENSED = {"data": {"source": ["in/*/rows-{{ start }}.csv", "more.csv"], "window": {"path": "%Y-%m-%d"}}}
@@ -70,16 +70,13 @@ def test_the_command_says_what_it_sees_and_starts_nothing(tmp_path: Path, capsys
     sensor.look(str)
     write(root, "more.csv")
     for _ in range(2):
-        assert main(words) == 0
-        said = json.loads(capsys.readouterr().out)
+        said = json_of(capsys, *words)
         assert (said["what"], said["new"]) == ("new", 1)
     assert main([*words, "--reset", "now"]) == 0
     capsys.readouterr()
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["what"] == "nothing"
+    assert json_of(capsys, *words)["what"] == "nothing"
     (tmp_path / "store/schedules/tiny/sensor/cursor").unlink()
-    assert main(words) == 2
-    assert "was deleted" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "was deleted" in json_of(capsys, *words, code=2)["error"]["message"]
 
 
 def test_a_spec_without_a_sensor_is_one_sentence(tmp_path: Path) -> None:
