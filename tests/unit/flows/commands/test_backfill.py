@@ -110,17 +110,6 @@ def test_a_backfill_that_is_killed_continues_with_each_window_once(spec: Path, w
     [
         (["--from", "2026-01-01"], "the following arguments are required: --to"),
         (["--from", "2025-12-31", "--to", "2999-01-01"], "lies in the future, so the data of the last window is not"),
-    ],
-)
-def test_which_windows_must_be_clear(
-    spec: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in output_of(capsys, "backfill", str(spec), *words, code=2)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
         (["--from", "2026-01-03", "--to", "2026-01-01"], "its end is not after its start"),
         (["--from", "2026-01-01", "--to", "2026-01-01"], "its end is not after its start"),
         (["--from", "2026-01-01", "--to", "2999-01-01"], "--to: 2999-01-01 lies in the future"),

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from flows.commands.doctor import _scratch, doctor
-from infra.scratch import UNKNOWN_MAKER
+from infra.scratch import UNKNOWN_MAKER, Leftover
 from infra.settings import remember_store
 from infra.store import Store, layout, open_store
 
@@ -25,9 +25,9 @@ def told(name: str) -> tuple[int, list[tuple[bool, str]]]:
 
 
 def test_a_machine_that_will_do(home: Path) -> None:
-    assert told("state") == (0, [(True, f"state in {home}, mode 0700")])
-    assert told("server") == (0, [(True, "no Prefect server runs")])
-    assert told("worker") == (0, [(True, "no worker of ours runs")])
+    facts = {"state": f"state in {home}, mode 0700", "server": "no Prefect server runs",
+             "worker": "no worker of ours runs"}  # fmt: skip
+    assert {name: told(name) for name in facts} == {name: (0, [(True, fact)]) for name, fact in facts.items()}
 
 
 @pytest.mark.root
@@ -63,7 +63,7 @@ def test_a_store_that_takes_no_writes(home: Path, tmp_path: Path, monkeypatch: p
 
 def test_many_folders_that_were_left_behind_share_a_line() -> None:
     def left(count: int) -> list[str]:
-        folders = [{"path": f"/a/{i}", "bytes": 0, "age_s": 60, "why_kept": UNKNOWN_MAKER} for i in range(count)]
+        folders = [Leftover(Path(f"/a/{i}"), "", 60, UNKNOWN_MAKER) for i in range(count)]
         return [check.fact for check in _scratch(folders)]
 
     assert left(1) == [

@@ -13,7 +13,7 @@ from data_contracts.handoffs import Receipt
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tests.support.commands import output_of
-from tests.support.damage import overwrite
+from tests.support.damage import HARMS, overwrite
 from tests.support.tiny import complaints
 
 
@@ -33,22 +33,14 @@ def store(repository: Path, tmp_path: Path, home: Path, monkeypatch: pytest.Monk
 def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output_of(
-        capsys,
-        "rollback",
-        "tiny",
-        "--reason",
-        "recall fell",
-        "--evidence",
-        "https://pages.example/r/7",
-        "--evidence",
-        "7 of 9",
-    )
+    evidence = ["--evidence", "https://pages.example/r/7", "--evidence", "7 of 9"]
+    output_of(capsys, "rollback", "tiny", "--reason", "recall fell", *evidence)
     page = output_of(capsys, "history", "tiny@champion").splitlines()
     assert page[0] == "tiny@champion is version 1: 3 entries"
     rows = [re.split(" {2,}", line.strip()) for line in page[3:6]]
     assert [row[3] for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
-    assert all(row[1] == registry_actor(store) and row[2] == "cli" for row in rows)
+    actor = registry.moves(store, "tiny", "champion")[0][1]["actor"]
+    assert all(row[1:3] == [actor, "cli"] for row in rows)
     note = "\n".join(page[7:])
     told = json.loads(output_of(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
     first, second, back = told["moves"]
@@ -65,10 +57,6 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     for words in ("reason      recall fell", "evidence    7 of 9", second["run_id"], checked, scores, "on hold: "):
         assert words in note
     assert [one["version"] for one in told["held"]] == [2]
-
-
-def registry_actor(store: Store) -> str:
-    return registry.moves(store, "tiny", "champion")[0][1]["actor"]
 
 
 def test_an_entry_that_moves_nothing_is_told_and_kept(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,22 +76,14 @@ def test_an_alias_that_is_not_there(store: Store, name: str, capsys: pytest.Capt
     assert len(answer.strip().splitlines()) <= 2
 
 
-@pytest.mark.parametrize("harm", ["changed", "missing"])
+@pytest.mark.parametrize("harm", ["bit", "gone"])
 def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
     store: Store, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ref = registry.read_version(store, "tiny", 1).checkpoint.ref
-    folder = Path(store.uri) / ref.uri
-    file = folder / (
-        max(store.manifest(ref).files, key=lambda one: one.bytes).path if harm == "changed" else layout.MANIFEST
-    )
-    file.chmod(0o600)
-    if harm == "changed":
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
-    else:
-        file.unlink()
+    largest = max(store.manifest(ref).files, key=lambda one: one.bytes).path
+    file = Path(store.uri) / ref.uri / (largest if harm == "bit" else layout.MANIFEST)
+    HARMS[harm](file, file)
     assert ref.uri in output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
     assert len(registry.history(store, "tiny", "champion")) == 2
     assert registry.read_alias(store, "tiny", "champion")[1] == 2

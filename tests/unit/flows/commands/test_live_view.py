@@ -74,10 +74,10 @@ running tiny
 ANSWER = "an error\npromoted: it is\n\n  train     ran\n"
 
 
-def begun(folder: Path, end: str, *options: str, **more: object) -> Terminal:
+def begun(folder: Path, end: str, *options: str, script: str = SCRIPT, **more: object) -> Terminal:
     # A TMPDIR of its own: it would tell of each folder there that it removes after another test's killed process.
     env = {"TRAINWRIGHT_HOME": str(folder / "home"), "TMPDIR": str(folder), **more.pop("env", {})}  # type: ignore[dict-item]
-    return Terminal("-c", SCRIPT, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
+    return Terminal("-c", script, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
 
 
 def go(folder: Path) -> None:
@@ -116,9 +116,8 @@ def test_however_it_ends_the_view_is_gone_and_the_cursor_back(
         go(tmp_path)
     assert terminal.end() == code
     screen = terminal.screen()
-    assert screen.cursor
     assert screen.text.replace("^C", "").startswith(ABOVE + sentence)
-    assert "running" not in screen.text
+    assert (screen.cursor, "running" in screen.text) == (True, False)
 
 
 def test_the_last_picture_stays_where_the_answer_goes_elsewhere(tmp_path: Path) -> None:
@@ -161,9 +160,10 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
     [
         ((), {"TERM": "dumb"}, LINES + ANSWER.removeprefix("an error\n")),
         (("--quiet",), {}, f"and {'long ' * 20}\nan error\npromoted: it is\n"),
+        (("--json",), {}, LINES + '{"it": "is"}\n'),
     ],
 )
-def test_a_dumb_terminal_and_quiet_get_lines_alone(
+def test_a_dumb_terminal_quiet_and_json_get_lines_alone(
     options: tuple[str, ...], env: dict[str, str], tail: str, tmp_path: Path
 ) -> None:
     go(tmp_path)
@@ -171,22 +171,11 @@ def test_a_dumb_terminal_and_quiet_get_lines_alone(
     assert (terminal.end(), terminal.output.replace("\r\n", "\n")) == (0, PRINTED + tail)
 
 
-def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
-    go(tmp_path)
-    terminal = begun(tmp_path, "answer", "--json")
-    assert terminal.end() == 0
-    assert "running tiny" not in terminal.output
-    assert "\x1b[?25l" not in terminal.output
-    assert "train shown\r\n" in terminal.output
-
-
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
     go(tmp_path)
     broken = "import flows.commands.live_view as b\ndef fail(*_): raise ValueError('broken')\nb.one_line = fail\n"
-    env = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
-    terminal = Terminal("-c", broken + SCRIPT, tmp_path, "answer", env=env)
+    terminal = begun(tmp_path, "answer", script=broken + SCRIPT)
     assert terminal.end() == 0
     said = terminal.output.replace("\r\n", "\n")
     assert said.startswith("The live view failed and is switched off; the run continues (ValueError: broken).\nprinted")
-    assert said.endswith("promoted: it is\n\n  train     ran\n")
-    assert said.count("switched off") == 1
+    assert (said.endswith("promoted: it is\n\n  train     ran\n"), said.count("switched off")) == (True, 1)

@@ -34,6 +34,7 @@ from tasks import predict as predicting
 from tasks.predict import Model, PredictOptions, PredictSummary, _preparation, open_model, predict
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
+from tests.support.damage import HARMS
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.runs import carry_out
 from tests.support.tiny import answer, own_modules, trainwright, work_on_a_copy
@@ -248,10 +249,7 @@ def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
     write(project / "new.csv", [raw(0)])
     ref = registry.read_version(store_of(project), "tiny", 1).checkpoint.ref
     file = max((project / ".trainwright" / ref.uri).glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.chmod(0o600)
-    file.write_bytes(data)
+    HARMS["bit"](file, file)
     refused(CorruptError, lambda: ask(project, "new.csv", "out.csv"))
     assert not Path("out.csv").exists()
 
