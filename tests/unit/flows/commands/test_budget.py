@@ -193,16 +193,11 @@ def release_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_versions_are_signed_with_a_release_key_and_no_other_counts(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content: dict[str, Any] = {"version": 1, "budgets": {}}
     apply_rules(store, "budgets", content)
-    for name in ("ours", "theirs"):
-        output_of(capsys, "key", "new", str(tmp_path / name))
-    key = next((tmp_path / "ours").glob("*.key*"), None) or next(
-        path for path in (tmp_path / "ours").iterdir() if "PRIVATE" in path.read_text()
-    )
-    monkeypatch.setenv(SIGNING_KEY, str(key))
+    monkeypatch.setenv(SIGNING_KEY, str(make_key_pair(tmp_path / "ours")[0]))
     with pytest.raises(CorruptError, match="it is not signed"):
         current_budgets(store)
     made = apply_rules(store, "budgets", content)

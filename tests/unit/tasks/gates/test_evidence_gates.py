@@ -40,10 +40,9 @@ class Scores:
     """On how many rows each candidate won and lost against whoever was champion."""
 
     def __init__(self, counts: dict[str, tuple[int, int]], rows: TestRows = ROWS) -> None:
-        self.counts, self.rows, self.asked = counts, rows, 0
+        self.counts, self.rows = counts, rows
 
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> PairedCounts:
-        self.asked += 1
         if candidate.checkpoint_id in self.counts:
             return PairedCounts(*self.counts[candidate.checkpoint_id], 1_000)
         return PairedCounts(*reversed(self.counts[champion.checkpoint_id]), 1_000)

@@ -100,10 +100,26 @@ def both(store: Store, unit: str = "row", mode: str = "max") -> tuple[Evaluation
     return one, other
 
 
-def test_right_and_wrong_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mode", "units", "counts"),
+    [
+        ("max", {}, (3, 1, 8)),
+        ("min", {}, (1, 3, 8)),  # an error rate is better when it is smaller
+        ("max", {"unit": "id", "units": np.arange(ROWS)}, (3, 1, 8)),  # units of one row each are rows
+    ],
+)
+def test_right_and_wrong_are_counted(
+    mode: str, units: dict[str, Any], counts: tuple[int, int, int], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = scores(store, monkeypatch, **units)
+    assert found.paired(gate(), *both(store, mode=mode)) == PairedCounts(*counts)
+
+
+def test_right_and_wrong_are_counted_on_a_slice_and_the_other_way_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = scores(store, monkeypatch)
     mine, theirs = both(store)
-    assert found.paired(gate(), mine, theirs) == PairedCounts(3, 1, 8)
     assert found.paired(gate(), theirs, mine) == PairedCounts(1, 3, 8)
     assert found.paired(gate(slice="old"), mine, theirs) == PairedCounts(2, 0, 5)
     on_old = found.on_slice(mine, "accuracy", "old")
@@ -128,24 +144,14 @@ def test_one_model_alone_by_a_metric_that_is_no_mean(store: Store, monkeypatch: 
         assert (alone.mode, alone.champion, alone.rows) == (mode, None, 8)
 
 
-def test_an_error_rate_is_better_when_it_is_smaller(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, theirs = both(store, mode="min")
-    assert scores(store, monkeypatch).paired(gate(), mine, theirs) == PairedCounts(1, 3, 8)
-
-
 def test_units_are_added_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scores(store, monkeypatch, unit="customer")
     mine, theirs = both(store)
     paired = found.paired(gate(), mine, theirs)
-    assert (paired.gains.tolist(), paired.rows, paired.gain) == ([1, 1, 1, -1], 8, 0.25)
-    assert paired.sizes.tolist() == [2, 2, 2, 2]
+    assert (paired.gains.tolist(), paired.sizes.tolist()) == ([1, 1, 1, -1], [2, 2, 2, 2])
+    assert (paired.rows, paired.gain) == (8, 0.25)
     assert found.paired(gate(slice="old"), mine, theirs).gains.tolist() == [1, 1, 0]
     assert (found.units(gate()), found.units(gate(slice="old"))) == (4, 3)
-
-
-def test_units_of_one_row_each_are_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = scores(store, monkeypatch, unit="id", units=np.arange(ROWS))
-    assert found.paired(gate(), *both(store)) == PairedCounts(3, 1, 8)
 
 
 def test_numbers_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

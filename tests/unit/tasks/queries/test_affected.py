@@ -71,17 +71,14 @@ class Planted:
         environments = self._record(kind, run_id)
         parents = [self.code.ref]
         about: dict[str, Any] = {"run_id": run_id, "actor": "ann", "environments": environments}
-        checkpoint = None
-        if kind == "reuses_bad":
-            checkpoint = self.checkpoints["bad"]
         if kind == "warm_from_bad":
             parents.append(self.checkpoints["bad"].ref)
         if kind == "resumes_bad":
             launch = {"provenance": {"run_id": self.runs["bad"][-1]}}
             self.store.create_json(layout.launch(layout.training(f"k{n}", 0), 0), launch)
-        if checkpoint is None:
-            checkpoint = self._checkpoint(n, 1 if kind == "resumes_bad" else 0, parents, about)
-            self.checkpoints[kind] = checkpoint
+        if kind != "reuses_bad":
+            self.checkpoints[kind] = self._checkpoint(n, int(kind == "resumes_bad"), parents, about)
+        checkpoint = self.checkpoints["bad" if kind == "reuses_bad" else kind]
         evaluation = self._sealed(f"evaluations/k{n}-0", {"n": n}, [checkpoint.ref], about)
         provenance = self._about([checkpoint.ref, evaluation], about)
         version = registry.write_version(self.store, model, checkpoint, evaluation, {"n": n}, provenance)

@@ -10,11 +10,11 @@ import pytest
 from data_contracts.alias_moves import Approval
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError
-from flows.cli import main
 from infra.approvals import signed
 from infra.signing.keys import SigningKey
 from tasks.queries.proof import prove
 from tasks.stages.approval import protect
+from tests.support.commands import output_of
 from tests.support.signed import MODEL, SignedStore, pair
 
 AT = "2026-11-25T10:00:00+00:00"
@@ -53,9 +53,7 @@ class Approved:
 
     def said(self, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
         words = ["prove", f"{MODEL}@champion", "--store", str(self.made.root), "--key", str(self.public)]
-        assert main(words) == code
-        printed = capsys.readouterr()
-        return printed.err if code else printed.out
+        return output_of(capsys, *words, code=code)
 
     def sentence(self) -> str:
         proof = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else [])

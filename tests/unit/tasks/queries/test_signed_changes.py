@@ -21,6 +21,7 @@ from infra.signing.keys import IN_TOTO, PRIVATE_FILE, SigningKey, sign_bytes, un
 from infra.store import layout, open_store
 from infra.store.records import write_record
 from tasks.queries.proof import prove
+from tests.support.damage import flipped
 from tests.support.reseal import reseal
 from tests.support.signed import MODEL, SignedStore, pair
 
@@ -79,7 +80,6 @@ class Forger:
 
     def forge(self, uri: str, **change: Any) -> None:
         """Change a sealed directory, seal it again, and then everything that names it, up to the alias."""
-        renamed: dict[str, str] = {}
         waiting = [(uri, change)]
         while waiting:
             place, how = waiting.pop(0)
@@ -122,9 +122,8 @@ def _renaming(renamed: dict[str, str]) -> dict[str, Any]:
 
 def _flip(forger: Forger, draw: random.Random) -> None:
     path = draw.choice([path for path, data in forger.files.items() if data])
-    data = bytearray(forger.files[path])
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    forger.put(path, bytes(data))
+    data = forger.files[path]
+    forger.put(path, flipped(data, 8 * draw.randrange(len(data)) + draw.randrange(8)))
 
 
 def _cut(forger: Forger, draw: random.Random) -> None:
@@ -182,9 +181,8 @@ def _reseal(forger: Forger, draw: random.Random) -> None:
     how = draw.choice(["file", "settings", "provenance"])
     if how == "file" and files:
         path = draw.choice(files)
-        data = bytearray(forger.files[path])
-        data[draw.randrange(len(data))] ^= 1 << draw.randrange(7)
-        forger.forge(uri, files={path.removeprefix(f"{uri}/"): bytes(data)})
+        data = flipped(forger.files[path], 8 * draw.randrange(len(forger.files[path])) + draw.randrange(7))
+        forger.forge(uri, files={path.removeprefix(f"{uri}/"): data})
     elif how == "settings":
         forger.forge(uri, settings=lambda value: value.update(version=draw.randrange(9)))
     else:

@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -274,17 +275,13 @@ def test_an_old_run_that_nobody_ever_began_is_left_to_a_person(site: Site, monke
 def test_two_reapers_at_once_answer_one_crash_once(site: Site) -> None:
     site.dies()
     both = threading.Barrier(4)
-    found: list[list[Reaped]] = []
 
-    def look() -> None:
+    def look(_: int) -> list[Reaped]:
         both.wait()
-        found.append(site.reaped())
+        return site.reaped()
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(look, range(4)))
     assert (sorted(len(one) for one in found), len(site.crashes), len(site.prefect.asked)) == ([0, 0, 0, 1], 1, 1)
 
 

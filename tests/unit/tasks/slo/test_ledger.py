@@ -99,8 +99,3 @@ def test_a_record_of_use_that_names_another_run_or_execution_does_not_count(stor
     store.create_once(layout.usage(RUN, "e2", "ended"), usage("x", *long, execution="e2").to_json())
     store.create_once(layout.usage(RUN, "e3", "ended"), usage(RUN, BEGAN, NOW, execution="e1").to_json())
     assert sum(charge.node_seconds for charge in only(store).charges) == 3600
-
-
-def test_an_empty_store_has_no_runs(store: Store) -> None:
-    page = read_ledger(store, NOW - timedelta(days=28), NOW)
-    assert (page.runs, page.unreadable) == ([], [])

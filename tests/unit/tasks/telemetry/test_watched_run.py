@@ -12,6 +12,7 @@ from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankRe
 from data_contracts.resolved import Price
 from infra.processes.this_process import now_s
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, TrainingProgress
+from tasks.run.run import Run
 from tasks.telemetry import WatchedRun
 from tests.support.clocks import Clock
 from tests.support.runs import make_run
@@ -22,15 +23,19 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def watched(clock: Clock) -> WatchedRun:
+def at_work(run: Run) -> Run:
+    """The run, with a meter that says that it began now."""
     price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
     usage = ExecutionUsage(
         run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
     )
-    run, meter = make_run(), SimpleNamespace(so_far=usage)
-    run.live.meter = meter  # type: ignore[assignment]
-    return WatchedRun(run, clock)
+    run.live.meter = SimpleNamespace(so_far=usage)  # type: ignore[assignment]
+    return run
+
+
+@pytest.fixture
+def watched(clock: Clock) -> WatchedRun:
+    return WatchedRun(at_work(make_run()), clock)
 
 
 def of(watched: WatchedRun) -> dict[tuple[str, ...], Any]:
