@@ -56,13 +56,6 @@ def test_help_lists_each_command_on_one_line_of_a_terminal() -> None:
     assert sorted(names) == sorted(SUBCOMMANDS)
 
 
-def test_help_ends_with_success(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: trainwright run ")
-
-
 @pytest.mark.parametrize(("command", "length"), [("run", True), ("plan", True), ("validate", False), ("train", False)])
 def test_only_a_command_that_accepts_a_length_offers_it(command: str, length: bool) -> None:
     [commands] = [action for action in parser()._actions if action.choices]

@@ -17,7 +17,7 @@ from prefect.states import Cancelled, Completed, State
 
 from flows import flow_runs, retrain
 from infra.stopping import HandedOver
-from infra.store import layout, open_store
+from infra.store import Store, layout
 from tasks.run.run import Run
 from tasks.schedules import ConcurrencyLock, Skipped
 from tests.support.runs import make_run
@@ -42,10 +42,9 @@ def started(patch: pytest.MonkeyPatch, trigger: str) -> None:
     ],
 )
 def test_a_run_that_nobody_started_by_hand_takes_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
 ) -> None:
     spec = write_project(tmp_path / "tiny", {"schedule": schedule})
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     started(monkeypatch, trigger)
     lock = flow_runs.concurrency_lock(str(spec), "", None, None)
     assert (lock is not None) == takes
@@ -144,9 +143,8 @@ def test_how_a_flow_run_ends() -> None:
     (None, "schedule", "ui", False), ("queue", "cli", "ui", False), ("queue", "schedule", "cli", False),
 ])  # fmt: skip
 def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: str | None, by: str, now: str, waits: bool
+    store: Store, monkeypatch: pytest.MonkeyPatch, overlap: str | None, by: str, now: str, waits: bool
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     started(monkeypatch, now)
     run = make_run(store, spec={"schedule": {"overlap": overlap}}, trigger=by)
     assert flow_runs.work_with_lock(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

@@ -17,7 +17,7 @@ from data_contracts.errors import Cancelled, StorageUnavailable, UsageError
 from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from infra.store.lease import Lease, LeaseKeeper
 from tasks.run.run import Run
 from tests.support.runs import make_run
@@ -25,11 +25,6 @@ from tests.support.runs import make_run
 FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
 PLACE = layout.lease(layout.run("r"))
 ENDED, AT_IT = Completed(name="Promoted"), Running()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

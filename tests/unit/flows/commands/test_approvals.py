@@ -24,8 +24,7 @@ FAR_OFF = "2126-01-01T00:00:00+00:00"
 
 
 @pytest.fixture
-def store(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def store(tmp_path: Path, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))

@@ -18,7 +18,7 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from infra.processes.processes import CODE_ROOT, module_command
 from infra.sources.resolve import Window
-from infra.store import layout, open_store
+from infra.store import Store, layout, open_store
 from tasks.schedules import Backfill, windows_between
 from tests.support.commands import output_of
 from tests.support.pool import until
@@ -150,8 +150,7 @@ def test_windows_are_half_open_and_the_last_ends_at_the_end() -> None:
         windows_between("2026-01-01", "2026-01-04", "1d", present)
 
 
-def test_the_same_times_in_another_zone_are_the_same_window(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_the_same_times_in_another_zone_are_the_same_window(store: Store) -> None:
     (utc,) = windows_between("2026-01-01T00:00+00:00", "2026-01-02T00:00+00:00", "1d")
     (berlin,) = windows_between("2026-01-01T01:00+01:00", "2026-01-02T01:00+01:00", "1d")
     first, second = Backfill(store, "tiny", [utc]), Backfill(store, "tiny", [berlin])

@@ -185,8 +185,9 @@ def test_a_remote_run_of_another_commit_or_pipeline_is_noted(spec: Path, monkeyp
     assert ci._notes(report(commit="f" * 40), "retrain/x", spec) == []
 
 
-def test_no_server_is_one_sentence_and_starts_none(spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_no_server_is_one_sentence_and_starts_none(
+    spec: Path, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(ci, "ensure_server", lambda: pytest.fail("a server is started"))

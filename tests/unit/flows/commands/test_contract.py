@@ -72,11 +72,10 @@ WRONG = {
 
 @pytest.mark.parametrize("sentence", WRONG)
 def test_what_cannot_be_done_is_one_sentence(
-    sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sentence: str, current_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_project(tmp_path)
-    (tmp_path / "empty.csv").write_text("a,b\n")
+    write_project(current_folder)
+    (current_folder / "empty.csv").write_text("a,b\n")
     said = output_of(capsys, "contract", *WRONG[sentence], code=2)
     assert sentence in said
     assert "Traceback" not in said

@@ -22,7 +22,7 @@ from tasks.stages.validate import validate
 from tests.support.commands import output_of
 from tests.support.tiny import write_project, write_rows
 
-pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("home")]
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("home", "current_folder")]
 
 
 def infer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -30,9 +30,8 @@ def infer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str
 
 
 def test_what_infer_writes_is_a_contract_that_its_data_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "rows.csv")
     lines = (tmp_path / "rows.csv").read_text().splitlines()
     # An id that is unique in the sample of the draft, and not in all rows; and e-mail addresses.
@@ -61,19 +60,13 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     assert not (tmp_path / "made/suite.json").exists()
 
 
-def test_a_word_among_numbers_is_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_word_among_numbers_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
     notes = [note for column, note in json.loads(infer(capsys, "rows.csv", "--json"))["unsure"] if column in ("n", "t")]
     assert notes == ["it is text because of row 2 of rows.csv; the values before it are of another kind"]
 
 
-def test_no_name_of_a_file_is_read_as_yaml(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_name_of_a_file_is_read_as_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows\nshards: {transform: other.build}\n#.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
     infer(capsys, "*.csv", "--out", "made")
     section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
@@ -93,10 +86,7 @@ def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
     assert len(section.splitlines()) == 9
 
 
-def test_a_text_that_is_not_utf8_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_text_that_is_not_utf8_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     offsets, text = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"x\xe9")
     pq.write_table(pa.table({"b": pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])}), "bad.parquet")
     assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in infer(capsys, "bad.parquet", code=2)

@@ -161,9 +161,8 @@ def test_no_cell_of_a_forged_record_is_a_formula(
 
 
 @pytest.fixture
-def used(tmp_path: Path) -> Store:
+def used(store: Store) -> Store:
     """A store with what one run used, of which nothing else is known."""
-    store = open_store(str(tmp_path / "store"))
     one = execution(run_id=RUN)
     store.create_once(layout.usage(RUN, one.execution, "ended"), one.to_json())
     return store

@@ -123,8 +123,7 @@ def test_the_record_has_the_digests_and_the_largest_difference(exported: Callabl
     assert record["batch_sizes"][0] == 1
     assert all(one["largest"] <= 1e-5 for one in record["agreements"])
     assert {one["output"] for one in record["agreements"]} == {"label", "probabilities"}
-    assert record["checkpoint"]["seal"]
-    assert record["version_ref"]["seal"]
+    assert all(record[name]["seal"] for name in ("checkpoint", "version_ref"))
 
 
 def test_the_card_is_made_of_facts(exported: Callable[[str], Path], line: Path) -> None:
@@ -195,9 +194,8 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
 
 
 def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
-    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: Path, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     project = Path(shutil.copytree(line, tmp_path / "tiny"))
     aliases = project / ".trainwright/aliases/tiny"
     words = ["promote", str(project / "pipeline.yaml"), "--set"]

@@ -13,8 +13,7 @@ from tests.support.histories import OLD_S, YOUNG_S, History
 
 
 @pytest.fixture
-def history(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> History:
-    monkeypatch.chdir(tmp_path)
+def history(current_folder: Path, home: Path) -> History:
     history = History(open_store(".trainwright"))
     history.sealed("datasets", OLD_S)
     history.unsealed("datasets", OLD_S)
@@ -50,8 +49,7 @@ def test_ages_are_asked_for(arguments: list[str], stay: int, history: History) -
 
 
 def test_a_store_that_was_only_used_before_is_never_touched(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, current_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert "There is no store in this folder (.trainwright). Name one with --store." in output_of(capsys, "gc", code=2)
     assert (main(["gc", "--store", "elsewhere"]), main(["gc", "--store", ".", "--keep-days", "-1"])) == (2, 2)

@@ -18,10 +18,9 @@ from tests.support.tiny import complaints
 
 
 @pytest.fixture
-def store(repository: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(repository: Path, current_folder: Path, home: Path) -> Store:
     """The store of the current folder, in which two versions were promoted: the golden one before its rollback."""
-    copy = Path(shutil.copytree(repository / "tests/golden/store-v1/store", tmp_path / ".trainwright"))
-    monkeypatch.chdir(tmp_path)
+    copy = Path(shutil.copytree(repository / "tests/golden/store-v1/store", current_folder / ".trainwright"))
     store = open_store(str(copy), create=False)
     shutil.rmtree(copy / "aliases/tiny/history/champion/2")
     refs = {"model_version": "models/tiny/2", "receipt": "aliases/tiny/history/champion/1"}

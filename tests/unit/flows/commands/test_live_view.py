@@ -80,16 +80,12 @@ def begun(folder: Path, end: str, *options: str, script: str = SCRIPT, **more: o
     return Terminal("-c", script, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
 
 
-def go(folder: Path) -> None:
-    (folder / "go").touch()
-
-
 def test_lines_pass_above_the_view_and_the_answer_takes_its_place(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer")
     terminal.until("epoch 1")
     assert re.sub(r"\d\.\d s  70", "0.0 s  70", terminal.until("run       run-1")) == ABOVE + VIEW.rstrip("\n")
     assert not terminal.screen().cursor
-    go(tmp_path)
+    (tmp_path / "go").touch()
     assert (terminal.end(), terminal.screen().text.rstrip("\n")) == (0, (ABOVE + ANSWER).rstrip("\n"))
     assert terminal.screen().cursor
 
@@ -113,7 +109,7 @@ def test_however_it_ends_the_view_is_gone_and_the_cursor_back(
     elif end == "\x03":
         terminal.type(b"\x03")
     else:
-        go(tmp_path)
+        (tmp_path / "go").touch()
     assert terminal.end() == code
     screen = terminal.screen()
     assert screen.text.replace("^C", "").startswith(ABOVE + sentence)
@@ -123,14 +119,14 @@ def test_however_it_ends_the_view_is_gone_and_the_cursor_back(
 def test_the_last_picture_stays_where_the_answer_goes_elsewhere(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer", stdout=tmp_path / "out")
     terminal.until("epoch 1")
-    go(tmp_path)
+    (tmp_path / "go").touch()
     assert terminal.end() == 0
     assert "  train     ran          1.0 s  step 7\n" in terminal.screen().text
     assert (tmp_path / "out").read_text() == "printed [bold]\x1b[2J\n" + ANSWER.removeprefix("an error\n")
 
 
 def test_no_color_is_kept_to(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     plain, coloured = begun(tmp_path, "answer", env={"NO_COLOR": "1"}), begun(tmp_path, "answer")
     assert (plain.end(), coloured.end()) == (0, 0)
     assert ["\x1b[3" in one.output for one in (plain, coloured)] == [False, True]
@@ -141,7 +137,7 @@ PRINTED = "printed [bold]\x1b[2J\n"
 
 
 def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
 
     def piped(*options: str) -> tuple[str, str]:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path), "answer", *options]
@@ -166,13 +162,13 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
 def test_a_dumb_terminal_quiet_and_json_get_lines_alone(
     options: tuple[str, ...], env: dict[str, str], tail: str, tmp_path: Path
 ) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     terminal = begun(tmp_path, "answer", *options, env=env)
     assert (terminal.end(), terminal.output.replace("\r\n", "\n")) == (0, PRINTED + tail)
 
 
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     broken = "import flows.commands.live_view as b\ndef fail(*_): raise ValueError('broken')\nb.one_line = fail\n"
     terminal = begun(tmp_path, "answer", script=broken + SCRIPT)
     assert terminal.end() == 0

@@ -84,12 +84,15 @@ def test_the_page_replaces_a_page_of_a_day_and_no_other_file(
     assert out.read_text() == "mine alone"
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "elsewhere.html")
-    assert "is not a page of a day" in said(capsys, *words, str(link), code=2)
-    assert "cannot be written" in said(capsys, *words, str(tmp_path / "no" / "day.html"), code=2)
-    assert "lies in the future" in said(capsys, *words, str(tmp_path / "b.html"), "--since", "2999-01-01", code=2)
-    span = ("--since", "2026-01-01..2026-01-02")
-    assert "a page of a day ends now" in said(capsys, *words, str(tmp_path / "b.html"), *span, code=2)
-    assert "--since has no effect" in said(capsys, "status", "--since", "2h", code=2)
+    new = str(tmp_path / "b.html")
+    for arguments, sentence in (
+        ((*words, str(link)), "is not a page of a day"),
+        ((*words, str(tmp_path / "no" / "day.html")), "cannot be written"),
+        ((*words, new, "--since", "2999-01-01"), "lies in the future"),
+        ((*words, new, "--since", "2026-01-01..2026-01-02"), "a page of a day ends now"),
+        (("status", "--since", "2h"), "--since has no effect"),
+    ):
+        assert sentence in said(capsys, *arguments, code=2)
 
 
 def test_the_flow_writes_the_page_of_this_user(store: Store, home: Path) -> None:

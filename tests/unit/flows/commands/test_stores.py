@@ -16,9 +16,8 @@ from tests.support.tiny import SPEC, write_project
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A port of somebody else's, on a machine whose user has approved nothing."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.delenv(APPROVED, raising=False)
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "team:the-password")
     monkeypatch.setenv("GITHUB_TOKEN", "the-token")

@@ -22,7 +22,7 @@ from tasks.gameday import (
     outcome_row,
     outcomes_in_words,
 )
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 
 STRUCK = InjectedFault(name="rank-killed", generation=0, rank=1, node=0, host="<b>", step=15, checkpoint="c")
 GOOD = Timeline(STRUCK, 1_767_225_600.0, 1.24, "node_lost", 9.0, 10.5, 10)
@@ -85,8 +85,7 @@ def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
 def test_the_page_shows_every_fault_and_escapes_what_a_store_says() -> None:
     outcomes = [outcome(), not_tried(FAULTS["rank-hung"], "x")]
     assert outcomes_in_words(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not injected."
-    elements = Elements()
-    elements.feed(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
+    elements = elements_of(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
     assert {"b", "script"}.isdisjoint(elements.names)
     for text in (*OUTCOME_COLUMNS, "rank-hung", "rank 1 of node 0 (<b>), after step 15", NOT_TRIED["link-cut"]):
         assert text in elements.texts, text

@@ -23,7 +23,7 @@ from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
 from tasks.stages.artifacts import report_results
 from tests.support.damage import overwrite
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, REJECTED, RUNS, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -192,7 +192,6 @@ def test_forged_texts_of_a_store_are_texts(store: Path) -> None:
     report["error"].update(message=forged, remedy=forged, user_traceback=forged)
     report["error"]["details"]["gates"][0].update(metric=forged, sentence=forged, slice=forged)
     overwrite(path, json.dumps(report))
-    elements = Elements()
-    elements.feed(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
+    elements = elements_of(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
     assert not {"script", "img", "link", "iframe", "object"} & set(elements.names)
     assert sum("<script>alert(1)" in text for text in elements.texts) >= 10

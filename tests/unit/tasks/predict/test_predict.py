@@ -268,9 +268,8 @@ def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(
 
 
 def test_a_killed_command_continues_and_two_at_once_are_refused(
-    line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     rows = PART_ROWS + 500
     write(tmp_path / "new.csv", [raw(number) for number in range(rows)])
     store, words = line / ".trainwright", ["predict", "tiny", tmp_path / "new.csv"]

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.messages.commands import Operation
 from tasks.profile import PARTS, Change, Profiled, SpeedComparison, profile_page, result, sentence
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 from tests.support.runs import make_run
 from tests.unit.tasks.profile.test_verdict import profile as usual_profile
 
@@ -33,8 +33,7 @@ def found(operation: str = HOSTILE, **changes: Any) -> Profiled:
 
 
 def shown(page: str) -> tuple[list[str], str]:
-    elements = Elements()
-    elements.feed(page)
+    elements = elements_of(page)
     return elements.names, " ".join(elements.texts)
 
 

@@ -223,9 +223,8 @@ def test_a_store_of_an_earlier_version_is_not_known(tmp_path: Path, home: Path, 
 
 
 def test_hold_keeps_affected_versions_from_every_alias_until_released(
-    tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     runs = Planted(store, tmp_path, resolved)
     for _ in range(21):  # 20 models in turn: the last is of the model of the first
         runs.plant("bad" if not runs.runs["bad"] else "good")
@@ -248,9 +247,8 @@ def test_hold_keeps_affected_versions_from_every_alias_until_released(
 
 
 def test_the_answer_is_for_people_too(
-    tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     runs = Planted(store, tmp_path, resolved)
     for kind in ("bad", "silent"):
         runs.plant(kind)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
-from infra.store import open_store
+from infra.store import Store
 from infra.usage import PastTrainings
 from tasks.run.resolve import (
     DEFAULT_S,
@@ -32,8 +31,7 @@ def spec(checkpoint: Any = None, **train: Any) -> PipelineSpec:
     return PipelineSpec.model_validate({**SPEC, "train": {**SPEC["train"], **more, **train}})
 
 
-def test_without_a_measured_checkpoint_it_is_the_default(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_without_a_measured_checkpoint_it_is_the_default(store: Store) -> None:
     assert look_at_past_checkpoints(spec(), store).every_s == DEFAULT_S
     found = resolve_interval(spec("auto"), store)
     assert found == CheckpointInterval(every_s=600, why="no run of this pipeline has measured a checkpoint yet")

@@ -65,8 +65,9 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     return {(one.name.removeprefix("trainwright_"), one.labels.get("cause", "")): one.value for one in found}
 
 
-def test_two_crashes_and_what_failed_before_them_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_two_crashes_and_what_failed_before_them_are_counted(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, scrapes = write_project(tmp_path / "tiny"), []
     for generation in range(3):
         port = free_port()

@@ -16,6 +16,7 @@ from infra.traces import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
 from tasks.run.run import Run
 from tasks.telemetry import observed, refuse_wrong_settings
+from tests.support.prometheus import free_port
 from tests.support.runs import make_run
 from tests.unit.tasks.telemetry.test_watched_run import at_work
 
@@ -26,12 +27,6 @@ pytestmark = pytest.mark.usefixtures("home")
 def run(tmp_path: Path) -> Run:
     pooled = {"train": {"launcher": "work-pool", "pool": "gpus"}}
     return at_work(make_run(open_store(str(tmp_path / "store")), spec=pooled))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
