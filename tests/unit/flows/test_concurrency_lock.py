@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from prefect.exceptions import Abort
@@ -112,19 +113,12 @@ def end(lock: _Lock | None, work: Any) -> State[Any]:
 
 
 def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
-    def handed_over() -> State[Any]:
-        raise HandedOver("The worker was stopped as planned.")
-
     with pytest.raises(Abort, match="stopped as planned"):
-        end(_Lock(), handed_over)
-
-
-def interrupted() -> State[Any]:
-    raise KeyboardInterrupt
+        end(_Lock(), Mock(side_effect=HandedOver("The worker was stopped as planned.")))
 
 
 def test_how_a_flow_run_ends() -> None:
-    cancelled = Cancelled(message="The run was stopped during train.")
+    interrupted, cancelled = Mock(side_effect=KeyboardInterrupt), Cancelled(message="The run was stopped during train.")
     skipped = end(_Lock(skipped=True), interrupted)
     assert (skipped.name, skipped.type.value) == ("Skipped", "COMPLETED")
     assert skipped.message == "An earlier run of tiny is unfinished (schedule.overlap: skip)."

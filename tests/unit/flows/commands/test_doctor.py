@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -53,11 +54,7 @@ def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) 
 
 def test_a_store_that_takes_no_writes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember_store(open_store(str(tmp_path / "full")).uri, {})
-
-    def refuse(self: Store) -> float:
-        raise StorageUnavailable("The store is full.")
-
-    monkeypatch.setattr(Store, "now_s", refuse)
+    monkeypatch.setattr(Store, "now_s", Mock(side_effect=StorageUnavailable("The store is full.")))
     assert told("store") == (5, [(False, "The store is full")])
 
 

@@ -85,9 +85,8 @@ def test_what_decides_nothing(
     gate: dict, candidate: tuple[float, int], champion: tuple[float, int] | None, words: str
 ) -> None:
     theirs = None if champion is None else evaluation(champion[0], rows=champion[1])
-    with pytest.raises(InsufficientEvidence, match=words) as raised:
+    with pytest.raises(InsufficientEvidence, match=words):
         judge([GateSpec(metric="score", **gate)], evaluation(candidate[0], rows=candidate[1]), theirs)
-    assert raised.value.exit_code == 4
 
 
 @pytest.mark.parametrize("gate", [{"max": 0.5}, {"min": 0}, {"min_gain": 0}, {"max": 0.5, "slice": "old"}])

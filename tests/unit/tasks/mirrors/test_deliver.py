@@ -9,7 +9,7 @@ import re
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -165,13 +165,8 @@ def promote_again(store: Store, number: int) -> None:
 
 def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path, mlflow: FakeMlflow) -> None:
     store = store_in(project)
-    killed = RuntimeError("killed")
-
-    def dies(*_: Any) -> None:
-        raise killed
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", dies)
+        patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", Mock(side_effect=RuntimeError("killed")))
         [left] = deliver.tell(store, lambda: due(store), Deadline(60))
     assert left.last.sentence == "It failed with RuntimeError. `trainwright mirror` tells it again."
     assert (len(mlflow.runs), mlflow.versions) == (1, [])
@@ -213,12 +208,9 @@ def test_what_only_the_store_names_gets_no_credential(
 
 
 def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(*_: Any) -> list[Any]:
-        raise ValueError("a value of the data: 17.5")
-
     run = reopen_run(store_in(project).list(layout.runs())[0], str(project / ".trainwright"))
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(deliver, "due", broken)
+        patch.setattr(deliver, "due", Mock(side_effect=ValueError("a value of the data: 17.5")))
         deliver.tell_after_run(run)
     assert "The mirrors were not told (ValueError)" in caplog.text
     assert "17.5" not in caplog.text

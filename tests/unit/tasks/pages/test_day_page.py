@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,11 +135,7 @@ def test_a_store_that_is_away_is_named_beside_the_others(
 ) -> None:
     add(store, 1)
     other = open_store(str(tmp_path / "other"))
-
-    def away(_folder: str) -> list[str]:
-        raise StorageUnavailable("It does not answer.")
-
-    monkeypatch.setattr(other, "list", away)
+    monkeypatch.setattr(other, "list", Mock(side_effect=StorageUnavailable("It does not answer.")))
     day = seen(store, other)
     assert [one.is_away for one in day.stores] == [False, True]
     assert sentences(day) == [("warn", "not on this page, because it could not be read: the store: storage")]

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_contracts.handoffs import Evaluation
 from data_contracts.records import Bar, ColumnDrift, DriftReport, FailureEvent
 from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
 from infra.records.nodes import record_failure
-from infra.store import Store, open_store
+from infra.store import open_store
 from tasks.costs.months import month_costs, month_named
 from tasks.gameday import Outcome, chosen, game_day_page, not_tried
 from tasks.pages import facts as facts_module
@@ -153,10 +152,7 @@ def test_the_page_of_each_verdict(name: str, facts: dict[str, Facts], browser: B
 def test_a_page_with_truths_predictions_and_drift(
     kind: str, facts: dict[str, Facts], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kept(_store: Store, _evaluation: Evaluation, _metric: str) -> Pairs | None:
-        return pairs(kind)
-
-    monkeypatch.setattr(facts_module, "read_pairs", kept)
+    monkeypatch.setattr(facts_module, "read_pairs", lambda *_: pairs(kind))
     contract = facts["promoted"].contract
     page = run_report_page(replace(facts["promoted"], contract=contract.model_copy(update={"drift": drifted()})))
     assert ("Confusion matrix" in page, "minus truth" in page) == (kind != "numbers", kind == "numbers")

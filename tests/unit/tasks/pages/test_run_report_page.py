@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,11 +98,7 @@ def test_a_page_that_cannot_be_made_is_one_warning(
 ) -> None:
     run = opened(store, PROMOTED)
     report = latest_report(run.store, PROMOTED)
-
-    def fails(*_: Any) -> str:
-        raise MemoryError("a value of the data")
-
-    monkeypatch.setattr(module, "run_report_page", fails)
+    monkeypatch.setattr(module, "run_report_page", Mock(side_effect=MemoryError("a value of the data")))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert keep_page(run, report, {}) is report

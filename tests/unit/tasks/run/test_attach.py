@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,12 +109,8 @@ def test_a_run_that_was_handed_over_has_not_crashed(
     handed_over: bool, crashes: int, spec: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     end = HandedOver("stopped as planned") if handed_over else KeyboardInterrupt()
-
-    def line(run: Run) -> RunReport:
-        raise end
-
     with pytest.raises(type(end)):
-        attach(line)(opened(spec))
+        attach(Mock(side_effect=end))(opened(spec))
     run = opened(spec)
     assert attach(Line(ContractRejected("no")))(run).verdict == "rejected"
     assert num_crashed(run.store, run.run_id) == crashes
@@ -196,8 +193,8 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
     run = opened(spec)
     real = run.store._backend.replace
 
-    def full(path: str, data: bytes, tag: str) -> str:
-        raise StorageUnavailable(f"{path} in the store {run.store.uri} cannot be written (No space left on device).")
+    sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
+    full = Mock(side_effect=StorageUnavailable(f"{sentence} (No space left on device)."))
 
     def line(run: Run) -> RunReport:
         monkeypatch.setattr(run.store._backend, "replace", full)
@@ -208,7 +205,6 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
     assert attach(line)(run).verdict == "failed"
     ((event, _, payload, _, pipeline),) = told
     assert (event, pipeline, payload["run_id"], payload["cause"]) == (events.STALLED, "tiny", run.run_id, "storage")
-    sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
     assert payload["sentence"].startswith(sentence)
     assert payload["subject"] == "tiny: a run waits for its store"
     assert f"{run.run_id} waits: {sentence} (No space left on device)." in caplog.text

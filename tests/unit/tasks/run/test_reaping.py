@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -157,11 +158,8 @@ ENDS = (SystemExit(1), KeyboardInterrupt(), MemoryError(), StorageUnavailable("a
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_a_run_that_ended_without_a_word_is_resumed_whatever_ended_it(site: Site, end: BaseException) -> None:
-    def work(run: Run) -> RunReport:
-        raise end
-
     with pytest.raises(type(end)):
-        attach(work)(site.run)
+        attach(Mock(side_effect=end))(site.run)
     assert [one.what for one in site.reaped()] == ["resumed"]
 
 
@@ -185,12 +183,9 @@ def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
         report(site.run, error=StorageUnavailable("away"))
         lease.release()
 
-    def work(run: Run) -> RunReport:
-        raise SystemExit(1)
-
     monkeypatch.setattr("tasks.run.executions.log", SimpleNamespace(info=lambda text, *_: ended_by_the_other(text)))
     with pytest.raises(SystemExit):
-        attach(work)(site.run)
+        attach(Mock(side_effect=SystemExit(1)))(site.run)
     assert [one.what for one in site.reaped()] == ["resumed"]
 
 
@@ -450,14 +445,8 @@ def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, m
     site.dies()
     gone = Site(site.run).store
     away = StorageUnavailable("it does not answer")
-
-    class Away:
-        uri = "s3://away"
-
-        def list(self, _: str) -> list[str]:
-            raise away
-
-    reaped, errors = reap_stores([Away(), gone], lambda store: reap(store, site.prefect))  # type: ignore[list-item]
+    other = Mock(uri="s3://away", list=Mock(side_effect=away))
+    reaped, errors = reap_stores([other, gone], lambda store: reap(store, site.prefect))
     assert ([one.what for one in reaped], errors) == (["resumed"], [away])
 
 
