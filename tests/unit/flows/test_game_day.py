@@ -74,8 +74,7 @@ def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
 
 def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> None:
     trainer = {"max_epochs": 300, "max_time": "01:00:00:00", "min_steps": 99, "precision": "32"}
-    short = shortened({"model": {"class_path": "a.B"}, "trainer": trainer})
-    assert short == {
+    assert shortened({"model": {"class_path": "a.B"}, "trainer": trainer}) == {
         "model": {"class_path": "a.B"},
         "trainer": {"precision": "32", "max_steps": STEPS, "max_epochs": -1},
     }

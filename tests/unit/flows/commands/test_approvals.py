@@ -43,8 +43,7 @@ def test_an_answer_is_written_once_and_says_how_the_run_continues(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = asked(store)
-    printed = said(store, capsys, "approve", WAITING, "--reason", "looks  good", "--json")
-    value = json.loads(printed)
+    value = json.loads(said(store, capsys, "approve", WAITING, "--reason", "looks  good", "--json"))
     assert (value["run_id"], value["resumed"]) == (WAITING, [])
     assert value["answer"] == {**value["answer"], "by": "ada", "via": "cli", "reason": "looks good"}
     assert value["answer"]["question"] == told.digest

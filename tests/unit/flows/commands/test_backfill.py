@@ -135,8 +135,7 @@ def test_a_spec_without_a_window_is_refused(tmp_path: Path, capsys: pytest.Captu
 def test_a_final_verdict_is_kept(tmp_path: Path, verdict: Any, is_final: bool) -> None:
     [window] = windows_between("2026-01-01", "2026-01-02", "1d")
     backfill = Backfill(open_store(str(tmp_path / "store")), "tiny", [window])
-    report = RunReport(run_id="r", pipeline="tiny", verdict=verdict, exit_code=0, sentence="", stages=[])
-    backfill.end(window, report)
+    backfill.end(window, RunReport(run_id="r", pipeline="tiny", verdict=verdict, exit_code=0, sentence="", stages=[]))
     assert (backfill.ended(window) is not None) == is_final
 
 
@@ -145,9 +144,8 @@ def test_windows_are_half_open_and_the_last_ends_at_the_end() -> None:
     first = datetime(2026, 1, 1, tzinfo=UTC)
     found = windows_between("2026-01-01", "2026-01-04", "1d")
     assert [(one.start, one.end) for one in found] == [(first + n * day, first + (n + 1) * day) for n in range(3)]
-    present = datetime(2026, 1, 3, 23, tzinfo=UTC)
     with pytest.raises(UsageError, match="lies in the future"):
-        windows_between("2026-01-01", "2026-01-04", "1d", present)
+        windows_between("2026-01-01", "2026-01-04", "1d", datetime(2026, 1, 3, 23, tzinfo=UTC))
 
 
 def test_the_same_times_in_another_zone_are_the_same_window(store: Store) -> None:
@@ -174,8 +172,7 @@ def test_a_year_of_hours_beside_another_year_is_soon_compared(tmp_path: Path, mo
             looked.append(1)
             return super().__iter__()
 
-    after = Backfill(earlier.store, "tiny", Counted(windows_between("2025-01-02", "2025-01-03", "1h")))
-    after.refuse_overlaps()
+    Backfill(earlier.store, "tiny", Counted(windows_between("2025-01-02", "2025-01-03", "1h"))).refuse_overlaps()
     assert len(looked) < 3, "not once for each earlier window"
     with pytest.raises(UsageError, match="overlaps"):
         Backfill(earlier.store, "tiny", windows_between("2025-01-01T23:30", "2025-01-03T23:30", "1h")).refuse_overlaps()

@@ -109,8 +109,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
     budgets: list[str], sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used(store, "20261101-000000-abcdef", 1.5)
-    error = output_of(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
-    assert sentence in error
+    assert sentence in output_of(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
     assert newest_rules(store, "budgets") is None
 
 
@@ -156,8 +155,7 @@ def test_of_a_budget_for_each_run_the_newest_are_shown(
     lines = output_of(capsys, "budget", "--store", store.uri).splitlines()
     assert [line.split()[3] for line in lines if line.startswith("each ")] == runs[:2:-1]
     assert lines[-1] == "each: … and 3 earlier runs (all of them with --json)"
-    value = json.loads(output_of(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
-    assert len(value["budgets"]) == 8
+    assert len(json.loads(output_of(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]["budgets"]) == 8
 
 
 def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:

@@ -51,8 +51,7 @@ def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
     assert of_suite["expectations"][0]["sentence"] == "`a` is at least the parameter low in every row."
     found = explained(capsys, spec)
     assert found["expectations"][0]["sentence"] == "`a` is at least 0 in every row."
-    others = {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]}
-    assert others == {
+    assert {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]} == {
         "contract.features.suite": "`a` is at least 0 in every row.",
         "evaluate.sets.hard.contract.suite": "`b` is at most 9 in every row.",
     }

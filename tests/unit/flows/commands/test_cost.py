@@ -101,9 +101,8 @@ def test_machines_without_a_known_price_are_named(machines: list[str], named: st
 
 
 def test_a_run_that_was_killed_is_counted_so_far(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = store_of(project)
     whole = json.loads(said(capsys, "--json"))["total"]["node_seconds"]
-    [one] = executions(store)
+    [one] = executions(store_of(project))
     (project / ".trainwright" / layout.usage(one.run_id, one.execution, "ended")).unlink()
     value = json.loads(said(capsys, "--by", "stage", "--json"))
     assert value["total"]["so_far"] == 1
@@ -133,9 +132,8 @@ def test_what_others_put_into_a_store_hides_no_other_run(
     about = {"pipeline": "p", "model": "m", "tags": {}, "prices": {}, "began": now - 60, "ended": now}
     for number in range(4):
         run_id = f"20261125-000000-00000{number}"
-        ended = "began" if number == 1 else "ended"
         one = ExecutionUsage(run_id=run_id, execution="e", **about)
-        store.create_once(layout.usage(run_id, "e", ended), one.to_json())
+        store.create_once(layout.usage(run_id, "e", "began" if number == 1 else "ended"), one.to_json())
     folder = Path(store.uri) / "runs"
     newer = folder / run_id / "usage/e/ended.json"
     newer.unlink()

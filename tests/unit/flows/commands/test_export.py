@@ -103,9 +103,8 @@ def expected(line: Path, rows: Path) -> np.ndarray[Any, Any]:
 def test_the_three_lines_of_the_page_run_without_trainwright(
     target: str, shown: str, line: Path, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    folder = exported(target)
     (rows,) = line.glob(".trainwright/datasets/*/train-*.parquet")
-    made = run_elsewhere(folder, rows, shown.replace("output_label", "label"), tmp_path / "elsewhere")
+    made = run_elsewhere(exported(target), rows, shown.replace("output_label", "label"), tmp_path / "elsewhere")
     wanted = expected(line, rows)
     np.testing.assert_allclose(made["probabilities"], wanted, atol=1e-5)
     assert made["label"] == wanted.argmax(1).tolist()

@@ -41,9 +41,8 @@ sys.exit(carry_out(load, Namespace(json=True, command="x")))
 
 def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, str]:
     """Exit code, the answer as JSON, stderr."""
-    script = SCRIPT.format(moment=moment, waits=stop is not None)
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", SCRIPT.format(moment=moment, waits=stop is not None)],
         env={**os.environ, "TRAINWRIGHT_HOME": str(state)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip

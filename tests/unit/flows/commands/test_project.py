@@ -97,7 +97,6 @@ def test_a_deployment_s_process_does_not_import_from_the_project(folder: Path) -
     written = yaml.safe_load((folder / "prefect.yaml").read_text())
     assert written["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": "/"}}]
     [build] = written["build"]
-    outputs = {"checkout": {"stdout": str(folder)}}
     assert build["prefect.deployments.steps.run_shell_script"]["script"] == "pwd"
-    [deployment] = apply_values(written["deployments"], outputs)
+    [deployment] = apply_values(written["deployments"], {"checkout": {"stdout": str(folder)}})
     assert deployment["parameters"] == {"spec": str(folder / "pipeline.yaml")}

@@ -91,8 +91,7 @@ def test_the_runs_of_a_budget(where: dict[str, Any], expected: list[str]) -> Non
 
 def test_a_limit_that_is_raised_keeps_what_was_used_and_another_unit_does_not() -> None:
     def scope(**budget: Any) -> str:
-        content = {"version": 1, "budgets": {"b": {"per": "month", **budget}}}
-        return Budgets.model_validate(content).budgets["b"].scope
+        return Budgets.model_validate({"version": 1, "budgets": {"b": {"per": "month", **budget}}}).budgets["b"].scope
 
     assert scope(limit={"hours": 1}) == scope(limit={"hours": 2}, warn_at=[0.5], at_limit="warn")
     assert len({scope(limit={"hours": 1}), scope(limit={"gpu_hours": 1}), scope(limit={"hours": 1}, pipeline="p")}) == 3
@@ -120,8 +119,7 @@ def test_a_limit_that_is_raised_keeps_what_was_used_and_another_unit_does_not() 
 )
 def test_a_budget_needs_what_it_counts_of_each_machine(limit: str, prices: list[Price], expected: str) -> None:
     content = {"version": 1, "budgets": {"b": {"per": "month", "limit": LIMITS[limit].model_dump()}}}
-    budget_period = BudgetPeriod("b", Budgets.model_validate(content).budgets["b"], "2026-11")
-    assert price_fault(budget_period, prices) == expected
+    assert price_fault(BudgetPeriod("b", Budgets.model_validate(content).budgets["b"], "2026-11"), prices) == expected
 
 
 @pytest.mark.parametrize("span", [(-6e10, 0.0), (0.0, 2e11), (-1.0, 1.0)])

@@ -42,9 +42,8 @@ def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Run:
 
 
 def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
-    node = NodeUsage(number=0, started=began, released=began + seconds)
     about = {"stage": "train", "where": "trainings/k-0", "generation": generation, "local": False}
-    return GangUsage(nodes=[node], ended="", **about)
+    return GangUsage(nodes=[NodeUsage(number=0, started=began, released=began + seconds)], ended="", **about)
 
 
 def carry_out(run: Run, work: Callable[[Any], Any]) -> Any:
@@ -157,9 +156,8 @@ def test_shares_are_warned_of_once_in_a_period(
 
 def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> None:
     limited(store, {"amount": 100.0, "currency": "USD"})
-    unknown = Price(machine="", per_hour=None, price_date="")
     with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add it"):
-        carry_out(run_in(store, here=unknown), budgets.admit)
+        carry_out(run_in(store, here=Price(machine="", per_hour=None, price_date="")), budgets.admit)
 
 
 def killed(store: Store, run_id: str, seconds: float) -> None:
@@ -216,8 +214,7 @@ def test_a_refused_run_is_told_its_own_part(store: Store) -> None:
     ledger.settle({Executed("r0", "1-a"): 40})
     ledger.reserve(Executed("r1", "1-b"), 30, 0, None)
     ledger.reserve(Executed("r2", "1-c"), 30, 0, None)
-    found = nothing_left(budget_period, ledger.balance(), "r1")
-    assert found.message.endswith(
+    assert nothing_left(budget_period, ledger.balance(), "r1").message.endswith(
         "40.00 of 100.00 USD are spent, 30.00 used or reserved by this run and 30.00 used or reserved by other runs."
     )
     assert "by this run" not in nothing_left(budget_period, ledger.balance(), "r9").message

@@ -71,8 +71,7 @@ def test_errors_and_causes_come_first_and_notes_last(files: SpecFiles) -> None:
         case("spec", name="spec"),
         case("gate", "passed", name="fine"),
     ]
-    found = findings(report(*cases), files, ["a note"])
-    assert [(one.level, one.title) for one in found] == [
+    assert [(one.level, one.title) for one in findings(report(*cases), files, ["a note"])] == [
         ("error", "spec failed"),
         ("error", "gate failed"),
         ("error", "checkpoint failed"),

@@ -153,9 +153,8 @@ def histories(draw: Any) -> ExecutionUsage:
         at = max([at, *(one.released - BEGAN for one in nodes)]) + draw(LENGTH)
     if gangs and draw(st.booleans()):
         gangs.append(gangs[0])
-    names = draw(st.lists(st.sampled_from(["validate", "shard", "train", "verify", "promote"]), max_size=5))
     stages = []
-    for name in names:
+    for name in draw(st.lists(st.sampled_from(["validate", "shard", "train", "verify", "promote"]), max_size=5)):
         began = BEGAN + draw(MOMENT)
         status = draw(st.sampled_from(["ran", "reused", "failed", "killed"]))
         stages.append(StageUsage(name=name, began=began, ended=began + draw(LENGTH), status=status, used=draw(USED)))
@@ -219,8 +218,7 @@ def check(one: ExecutionUsage) -> None:
         where = next((g.where for g in one.gangs if g.generation == each.generation and g.stage == each.stage), "")
         by_node[each.generation, each.node, each.stage if each.node is not None else "", where].append(each)
     for spans in by_node.values() if len({g.where for g in one.gangs}) < 2 else ():
-        ordered = sorted(spans, key=lambda each: each.began_us)
-        for before, after in itertools.pairwise(ordered):
+        for before, after in itertools.pairwise(sorted(spans, key=lambda each: each.began_us)):
             assert before.ended_us <= after.began_us, "two charges for one moment of one node"
 
 

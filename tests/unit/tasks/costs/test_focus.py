@@ -89,8 +89,7 @@ def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
     began = datetime.fromisoformat("2026-01-31T23:59:30+00:00").timestamp()
     one = execution(began=began, ended=began + 60)
     made = rows([(one, charge) for charge in charges(one)], {"r1"})
-    periods = [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made]
-    assert periods == [
+    assert [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made] == [
         ("2026-01-01T00:00:00Z", "2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"),
         ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-02-01T00:00:30Z"),
     ]

@@ -14,10 +14,9 @@ ALWAYS = (0.0, 2.0**40)
 
 
 def runs() -> list:
-    trained = gang(0, node(0, 10, 12, 20, 60, 60), met=BEGAN + 15, last_step=40, kept_step=40)
     unknown = GPU.model_copy(update={"per_hour": None})
     return [
-        execution(gangs=[trained]),
+        execution(gangs=[gang(0, node(0, 10, 12, 20, 60, 60), met=BEGAN + 15, last_step=40, kept_step=40)]),
         execution(run_id="r2", execution="e2", tags={"team": "b"}, prices={"train": unknown, "here": HERE}),
         execution(run_id="r3", execution="e3", tags={}, prices={"train": unknown, "here": unknown}),
     ]

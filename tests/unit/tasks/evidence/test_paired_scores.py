@@ -88,9 +88,8 @@ def test_scores_at_the_edges_of_bins_are_in_torchmetrics_bins(bins: int, norm: A
     scores = np.concatenate([scores, (np.arange(bins + 1) / bins).astype(np.float32)])
     target = (np.arange(len(scores)) % 3 == 0).astype(np.int64)
     metric = classification.BinaryCalibrationError(n_bins=bins, norm=norm)
-    wanted = float(metric(torch.tensor(scores), torch.tensor(target)))
     found = value_of(of("BinaryCalibrationError", {"n_bins": bins, "norm": norm}), target, scores)
-    assert found == pytest.approx(wanted, abs=1e-6)
+    assert found == pytest.approx(float(metric(torch.tensor(scores), torch.tensor(target))), abs=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "init_args"), KINDS, ids=lambda one: str(one))
@@ -140,8 +139,7 @@ def test_an_interval_ends_where_the_metric_does() -> None:
     scores = (target + draw.normal(0, 0.4, 40)).clip(0, 1).astype(np.float32)
     alone = PairedScores(of("BinaryAUROC", {}), "max", target, scores, None).interval(0.999)
     assert (alone.high, alone.low > 0) == (1.0, True)
-    negative = PairedScores(of("BinaryAUROC", {}), "min", target, scores, None).interval(0.999)
-    assert negative.low == -1.0
+    assert PairedScores(of("BinaryAUROC", {}), "min", target, scores, None).interval(0.999).low == -1.0
     error = PairedScores(of("MeanSquaredError", {"squared": False}), "min", target, scores, None).interval(0.999)
     assert error.high <= 0
 
@@ -203,19 +201,17 @@ def test_units_are_drawn_as_a_whole() -> None:
     # Each row ten times over says no more than once.
     many = [np.repeat(one, 10) for one in (target, mine, theirs)]
     together = PairedScores(of("BinaryAUROC", {}), "max", *many, np.repeat(np.arange(200), 10))
-    apart = PairedScores(of("BinaryAUROC", {}), "max", *many)
     assert (together.p_value(), together.num_units) == (pytest.approx(alone.p_value(), rel=1e-6), 200)
     wide = alone.interval(0.95)
     one = together.interval(0.95)
-    narrow = apart.interval(0.95)
+    narrow = PairedScores(of("BinaryAUROC", {}), "max", *many).interval(0.95)
     assert one.high - one.low == pytest.approx(wide.high - wide.low, rel=1e-2)
     assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
 
 
 def test_one_class_alone_decides_nothing() -> None:
-    target = np.zeros(50, np.int64)
     draw = np.random.default_rng(0)
     scores = PairedScores(
-        of("BinaryAUROC", {}), "max", target, draw.random(50, np.float32), draw.random(50, np.float32)
+        of("BinaryAUROC", {}), "max", np.zeros(50, np.int64), draw.random(50, np.float32), draw.random(50, np.float32)
     )
     assert scores.p_value() == 1

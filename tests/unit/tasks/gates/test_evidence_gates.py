@@ -30,10 +30,9 @@ CLEAR, EQUAL, LOST = (40, 10), (20, 20), (10, 40)
 
 
 def scored(checkpoint: str, value: float = 0.9, **more: Any) -> Evaluation:
-    ref = Ref(uri=f"evaluations/{checkpoint}-0", id="0" * 64, seal="1" * 64)
     metric = MetricValue(value=value, mode="max", rows=1_000, unit="row")
     fields = {"key": checkpoint, "checkpoint_id": checkpoint, "dataset_ids": {}, "metrics": {"accuracy": metric}}
-    return Evaluation(ref=ref, **{**fields, **more})
+    return Evaluation(ref=Ref(uri=f"evaluations/{checkpoint}-0", id="0" * 64, seal="1" * 64), **{**fields, **more})
 
 
 class Scores:
@@ -251,8 +250,7 @@ def test_a_sealed_set_tells_its_verdict_alone(store: Store, monkeypatch: pytest.
     monkeypatch.setattr("tasks.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
     results = {}
     for name, counts in (("better", CLEAR), ("worse", LOST), ("insufficient", EQUAL)):
-        rows = TestRows.of(np.array([len(results)], np.uint64))
-        scores: Any = Scores({"a": counts}, rows)
+        scores: Any = Scores({"a": counts}, TestRows.of(np.array([len(results)], np.uint64)))
         [results[name]] = judge_evidence(Nights(store).run, [BETTER], sealed, scored("champion"), scores)
     assert [one.met for one in results.values()] == [True, False, False]
     assert results["worse"] == results["insufficient"]

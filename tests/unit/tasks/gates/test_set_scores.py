@@ -111,8 +111,7 @@ def both(store: Store, unit: str = "row", mode: str = "max") -> tuple[Evaluation
 def test_right_and_wrong_are_counted(
     mode: str, units: dict[str, Any], counts: tuple[int, int, int], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = scores(store, monkeypatch, **units)
-    assert found.paired(gate(), *both(store, mode=mode)) == PairedCounts(*counts)
+    assert scores(store, monkeypatch, **units).paired(gate(), *both(store, mode=mode)) == PairedCounts(*counts)
 
 
 def test_right_and_wrong_are_counted_on_a_slice_and_the_other_way_round(

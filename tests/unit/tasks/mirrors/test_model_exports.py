@@ -48,13 +48,12 @@ def registered(project: Path, error: Exception | None, kept: Kept = OURS, files:
         (folder / "model.onnx").write_text("b")
 
     store = store_in(project)
-    report = report_in(store)
     fake = FakeMlflow()
     with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
         patch.setattr(updates, "export", exported)
         with Endpoint("MLflow", address, {}, Deadline(60)) as endpoint:
             for _ in range(2):
-                assert put_version(store, Mlflow(endpoint), kept, report, Deadline(60), files) == "10"
+                assert put_version(store, Mlflow(endpoint), kept, report_in(store), Deadline(60), files) == "10"
     order = [one.path.rpartition("/")[2] for one in got if one.method == "PUT" or one.path.endswith("versions/create")]
     assert order == ([*(["MLmodel", "model.onnx"] if fake.files else []), "create"])  # told twice, sent once
     return fake

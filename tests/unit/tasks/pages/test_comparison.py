@@ -67,9 +67,8 @@ def test_changed_code_is_named(store: Store) -> None:
     writer = store.writer(f"code/{'0' * 40}")
     for path, data in {**files, "project/net.py": b"changed = True", "project/new.py": b""}.items():
         writer.put(path, data)
-    made = writer.seal("code", {}, {})
     record = Path(store.uri) / "runs" / PROMOTED / "resolved.json"
-    overwrite(record, json.dumps({**json.loads(record.read_text()), "code": made.to_json()}))
+    overwrite(record, json.dumps({**json.loads(record.read_text()), "code": writer.seal("code", {}, {}).to_json()}))
     rows = {row.name: row for row in compared(store, "tiny@1", "tiny@2").code}
     assert (set(rows), rows["bad.csv"].after, rows["new.py"].before) == ({"net.py", "bad.csv", "new.py"}, "", "")
 

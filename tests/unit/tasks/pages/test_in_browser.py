@@ -110,10 +110,9 @@ def pairs(kind: str) -> Pairs | None:
 
 
 def drifted() -> DriftReport:
-    bars = [Bar(label=str(at), then=0.1, now=at / 45) for at in range(10)]
     column = ColumnDrift(
         **{"column": "a", "verdict": "critical", "p": 1e-9, "psi": 0.4, "ks": 0.3, "nulls": (0.0, 0.02)},
-        bars=bars,
+        bars=[Bar(label=str(at), then=0.1, now=at / 45) for at in range(10)],
         sentence="a: its mean rose from 0.1 to 0.4",
     )
     return DriftReport(against="the champion's data", rows=(600, 620), columns=[column])

@@ -116,8 +116,7 @@ def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
 
 def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
     facts = facts_of(opened(store, PROMOTED))
-    broken = replace(facts, contract=facts.contract.model_copy(update={"failures": None}))
-    page = run_report_page(broken)
+    page = run_report_page(replace(facts, contract=facts.contract.model_copy(update={"failures": None})))
     assert page.count("could not be made") == 1
     assert "Time and cost" in page
 

@@ -64,8 +64,7 @@ def test_the_change_for_what_bounds_a_step(bound, settings, facts, said, changed
 
 def test_each_bound_has_a_change_but_copies_to_the_device():
     train = TrainSpec.model_validate({"lightning": LIGHTNING, "global_batch_size": 64}).model_dump(mode="json")
-    without = {bound for bound in SENTENCES if change_for(bound, profile(), train, cores=4) is None}
-    assert without == {"transfer"}
+    assert {bound for bound in SENTENCES if change_for(bound, profile(), train, cores=4) is None} == {"transfer"}
 
 
 def test_workers_are_set_where_the_data_module_takes_them():

@@ -68,9 +68,8 @@ class Planted:
         run_id, n = f"20261128-101500-{self._count:06x}", self._count
         model = f"m{n % 20}"
         self.runs[kind].append(run_id)
-        environments = self._record(kind, run_id)
         parents = [self.code.ref]
-        about: dict[str, Any] = {"run_id": run_id, "actor": "ann", "environments": environments}
+        about: dict[str, Any] = {"run_id": run_id, "actor": "ann", "environments": self._record(kind, run_id)}
         if kind == "warm_from_bad":
             parents.append(self.checkpoints["bad"].ref)
         if kind == "resumes_bad":

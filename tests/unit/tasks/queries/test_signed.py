@@ -47,8 +47,7 @@ def made(grown: SignedStore) -> SignedStore:
 def test_the_proof_says_who_signed_and_what_to_keep(made: SignedStore) -> None:
     seals = [made.store.manifest(f"{HISTORY}/{k}").seal for k in range(4)]
     about = {"alias": "champion", "receipts": 4, "before": 0, "keys": [made.key.public.id], "seal": seals[-1]}
-    signed = prove(made.store, MODEL, keys=[made.key.public]).to_json()["signed"]
-    assert signed == {**about, "approvals": []}
+    assert prove(made.store, MODEL, keys=[made.key.public]).to_json()["signed"] == {**about, "approvals": []}
     for seal in (*seals, seals[0][:16]):
         prove(made.store, MODEL, keys=[made.key.public], at_least=seal)
     assert "signed" not in prove(made.store, MODEL).to_json()

@@ -56,8 +56,7 @@ class Approved:
         return output_of(capsys, *words, code=code)
 
     def sentence(self) -> str:
-        proof = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else [])
-        (one,) = proof.signed.approvals
+        (one,) = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else []).signed.approvals
         return one.sentence
 
 
@@ -104,8 +103,7 @@ LIES: dict[str, dict[str, Any]] = {
 def test_an_approval_of_something_else_is_refused(
     place: Approved, lie: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = place.promoted(**LIES[lie]).said(capsys, code=6)
-    assert "has a signed approval of something else than it says" in said
+    assert "has a signed approval of something else than it says" in place.promoted(**LIES[lie]).said(capsys, code=6)
 
 
 def test_the_signature_of_another_key_is_refused(place: Approved, tmp_path: Path) -> None:

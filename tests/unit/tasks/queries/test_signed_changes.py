@@ -149,8 +149,7 @@ def _swap(forger: Forger, draw: random.Random) -> None:
 
 def _swap_folders(forger: Forger, draw: random.Random) -> None:
     one = draw.choice(forger.sealed)
-    area = one.partition("/")[0]
-    other = draw.choice([uri for uri in forger.sealed if uri.startswith(area)])
+    other = draw.choice([uri for uri in forger.sealed if uri.startswith(one.partition("/")[0])])
     if one != other:
         shutil.rmtree(forger.root / other)
         shutil.copytree(forger.root / one, forger.root / other)

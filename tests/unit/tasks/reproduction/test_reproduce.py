@@ -38,9 +38,8 @@ _TROUBLE = f"""\
 
 def make_line(folder: Path) -> Path:
     """Make the project and promote its version 1, stage by stage; returns the spec. TRAINWRIGHT_HOME must be set."""
-    gates = [{"metric": "accuracy", "min": 0.1}]
     train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "checkpoint": {"every_steps": 10, "keep": 3}}
-    spec = write_project(folder, {"train": train, "promote": {"gates": gates}})
+    spec = write_project(folder, {"train": train, "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]}})
     assert _STEP in MODEL
     (folder / "net.py").write_text("import os\n\n" + MODEL.replace(_STEP, _STEP + _TROUBLE))
     for stage in ("validate", "shard"):
@@ -115,8 +114,7 @@ def test_every_id_is_equal_after_the_history_was_replayed(
     remade: tuple[Path, dict[str, Any]], recorded: Recorded
 ) -> None:
     folder, told = remade
-    facts = ("equal", "weights_equal", "first_difference", "notes")
-    assert [told[name] for name in facts] == [True, True, None, []]
+    assert [told[name] for name in ("equal", "weights_equal", "first_difference", "notes")] == [True, True, None, []]
     whats = [row["what"] for row in told["rows"]]
     assert (whats[:2], whats[-1]) == (["contract report", "dataset"], "evaluation")
     assert {"checkpoint, step 20", "checkpoint, step 40"} <= {*whats}

@@ -39,8 +39,7 @@ def test_without_a_measured_checkpoint_it_is_the_default(store: Store) -> None:
 
 
 def test_a_plan_says_what_loses_least_and_why() -> None:
-    found = checkpoint_outlook(spec("auto"), PAST)
-    assert found.line == (
+    assert checkpoint_outlook(spec("auto"), PAST).line == (
         "a checkpoint every 2.04 h loses least (an expected 0.05% of the time: a checkpoint stops the steps for 2 s, "
         "and a node fails about once in 156 d, from 3 failures in 400 node-days and an assumed one in 150)"
     )

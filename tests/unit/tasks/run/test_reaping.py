@@ -443,10 +443,9 @@ def test_what_others_wrote_into_one_run_resumes_nothing_and_stops_no_other(
 
 def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.dies()
-    gone = Site(site.run).store
     away = StorageUnavailable("it does not answer")
     other = Mock(uri="s3://away", list=Mock(side_effect=away))
-    reaped, errors = reap_stores([other, gone], lambda store: reap(store, site.prefect))
+    reaped, errors = reap_stores([other, Site(site.run).store], lambda store: reap(store, site.prefect))
     assert ([one.what for one in reaped], errors) == (["resumed"], [away])
 
 
