@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from markupsafe import escape
 from flows.cli import main
 from infra.store import Store
 from tasks.slo import SHIPPED
-from tests.support.ledger_runs import report, run_id_at, usage, write
+from tests.unit.tasks.pages.test_day_page import add
 
 NOW = datetime.now(UTC)
 
@@ -21,14 +21,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(list(words)) == code
     printed = capsys.readouterr()
     return printed.err if code == 2 else printed.out
-
-
-def add(store: Store, hours_ago: float, verdict: str, cause: str = "") -> None:
-    ended = NOW - timedelta(hours=hours_ago)
-    began = ended - timedelta(minutes=30)
-    error = {"cause": cause, "message": "", "remedy": "", "user_traceback": "", "details": {}} if cause else None
-    run_id = run_id_at(began)
-    write(store, report(run_id, began, ended, verdict, error=error), usage(run_id, began, ended))
 
 
 @pytest.fixture

@@ -143,13 +143,9 @@ def test_rows_that_are_used_up_decide_nothing_spend_nothing_and_promote_nobody(s
 def test_only_the_gate_whose_rows_are_used_up_says_so(store: Store) -> None:
     others = TestRows.of(np.arange(7_000, 8_000, dtype=np.uint64))
     Nights(store, candidates=100_000).judge("first", (500, 0))
-
-    class TwoSets(Scores):
-        def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
-            return others if gate.min_gain else ROWS
-
     gates = BETTER, GateSpec(metric="accuracy", min_gain=0.01, confidence=0.95)
-    two: Any = TwoSets({"a": CLEAR})
+    two: Any = Scores({"a": CLEAR})
+    two.test_rows = lambda _, gate: others if gate.min_gain else ROWS
     own, other = judge_evidence(Nights(store).run, gates, scored("a"), scored("champion"), two)
     assert "they have decided 100,000 comparisons" in own.sentence
     assert other.sentence == "accuracy is not compared: the test rows of another gate are used up"
@@ -286,12 +282,10 @@ def test_each_set_of_rows_counts_what_it_found(store: Store) -> None:
             won, lost = CLEAR if gate.name == "accuracy" else EQUAL
             return PairedCounts(won, lost, 1_000) if candidate.checkpoint_id == "a" else PairedCounts(lost, won, 1_000)
 
-        def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
-            return others if "/" in gate.name else ROWS
-
     gates = [GateSpec(metric=name, min_gain=0, confidence=0.95) for name in metrics]
     models = scored("a", metrics=metrics), scored("champion", metrics=metrics)
     two: Any = TwoSets({})
+    two.test_rows = lambda _, gate: others if "/" in gate.name else ROWS
     assert [one.met for one in judge_evidence(Nights(store).run, gates, *models, two)] == [True, False]
     assert [(spent(store, its).before, spent(store, its).promoted) for its in (ROWS, others)] == [(1, 1), (1, 0)]
 

@@ -21,7 +21,7 @@ from tasks.budgets import BudgetPeriod, month_of
 from tasks.pages.day_page import MOST, MOST_RUNS, age, day_page, day_rows, group_of, is_day_page, needs
 from tasks.queries.day import Day, day_of
 from tasks.slo import LedgerRun
-from tests.support.ledger_runs import report, run_id_at, usage, write, write_month
+from tests.support.ledger_runs import failure, report, run_id_at, usage, write, write_month
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -31,10 +31,6 @@ ONE = {"version": 1, "objectives": {"job-success": {"measure": "success", "targe
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "a store"))
-
-
-def failure(cause: str) -> dict[str, Any]:
-    return {"cause": cause, "message": "secret 4711", "remedy": "", "user_traceback": "", "details": {}}
 
 
 def add(store: Store, hours_ago: float, verdict: str = "promoted", cause: str = "", **changes: Any) -> str:

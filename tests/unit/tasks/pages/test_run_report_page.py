@@ -34,6 +34,12 @@ def store(tmp_path: Path, repository: Path) -> Path:
     return reported_store(repository / "tests/golden/store-v1", tmp_path)
 
 
+@pytest.fixture
+def facts(store: Path) -> Facts:
+    """The facts about the run that was promoted."""
+    return facts_of(opened(store, PROMOTED))
+
+
 def opened(store: Path, run: str) -> Run:
     return reopen_run(run, str(store))
 
@@ -106,16 +112,14 @@ def test_a_page_that_cannot_be_made_is_one_warning(
     assert not (store / "runs" / PROMOTED / "report.html").exists()
 
 
-def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
-    facts = facts_of(opened(store, PROMOTED))
+def test_warnings_of_budgets_stand_beside_the_cost(facts: Facts) -> None:
     warned = replace(facts, report=facts.report.model_copy(update={"budgets": ["The budget <b>all</b> is used up."]}))
     page = run_report_page(warned)
     cost = page.index("Cost: ")
     assert page.index("The budget &lt;b&gt;all&lt;/b&gt; is used up.") > cost > page.index("Time and cost")
 
 
-def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
-    facts = facts_of(opened(store, PROMOTED))
+def test_a_part_that_fails_leaves_the_others(facts: Facts) -> None:
     page = run_report_page(replace(facts, contract=facts.contract.model_copy(update={"failures": None})))
     assert page.count("could not be made") == 1
     assert "Time and cost" in page
@@ -130,9 +134,8 @@ def test_a_store_that_has_lost_a_part_still_gives_a_page(gone: str, store: Path)
 
 
 def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = facts_of(opened(store, PROMOTED))
     one = report_results(facts.run, facts.contract)[0]
     broken = replace(one, unclear="broken", text="what is broken")
 

@@ -132,10 +132,6 @@ def _cut(forger: Forger, draw: random.Random) -> None:
     forger.put(path, data[: draw.randrange(len(data))] if draw.random() < 0.7 else data + draw.randbytes(3))
 
 
-def _delete(forger: Forger, draw: random.Random) -> None:
-    (forger.root / draw.choice(list(forger.files))).unlink()
-
-
 def _swap(forger: Forger, draw: random.Random) -> None:
     """Two files with the same last name, such as those of two versions, receipts or evaluations."""
     one = draw.choice(list(forger.files))
@@ -188,11 +184,6 @@ def _reseal(forger: Forger, draw: random.Random) -> None:
         forger.forge(uri, provenance=lambda value: value.update(actor=f"mallory {draw.random()}"))
 
 
-def _reseal_alone(forger: Forger, draw: random.Random) -> None:
-    uri = draw.choice(forger.sealed)
-    reseal(forger.root, uri, provenance=lambda value: value.update(finished=f"2020-01-0{draw.randrange(1, 9)}"))
-
-
 def _other_key(forger: Forger, draw: random.Random) -> None:
     """The statement, or another, signed by a stranger, sometimes under the name of the right key."""
     path = draw.choice([one for one in forger.signatures if one.endswith(".dsse")])
@@ -226,25 +217,27 @@ def _copy_signature(forger: Forger, draw: random.Random) -> None:
     forger.put(f"{HISTORY}/{number}.{ending}", forger.files[path])
 
 
-def _add(forger: Forger, draw: random.Random) -> None:
-    forger.put(f"{draw.choice(forger.sealed)}/added-{draw.randrange(9)}.json", draw.randbytes(9))
-
-
-KINDS: dict[str, Callable[[Forger, random.Random], None]] = {
+KINDS: dict[str, Callable[[Forger, random.Random], object]] = {
     "a bit": _flip,
     "cut or longer": _cut,
-    "deleted": _delete,
+    "deleted": lambda forger, draw: (forger.root / draw.choice(list(forger.files))).unlink(),
     "swapped": _swap,
     "folders swapped": _swap_folders,
     "pointer": _point,
     "older champion": _older,
     "all sealed again": _reseal,
-    "one sealed again": _reseal_alone,
+    "one sealed again": lambda forger, draw: reseal(
+        forger.root,
+        draw.choice(forger.sealed),
+        provenance=lambda value: value.update(finished=f"2020-01-0{draw.randrange(1, 9)}"),
+    ),
     "another key": _other_key,
     "a key twice": _twice,
     "newer schema": _newer_schema,
     "signature copied": _copy_signature,
-    "a file more": _add,
+    "a file more": lambda forger, draw: forger.put(
+        f"{draw.choice(forger.sealed)}/added-{draw.randrange(9)}.json", draw.randbytes(9)
+    ),
 }
 
 

@@ -71,7 +71,6 @@ def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
         monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
         begin_stage(run, "validate")
         used_by_stage(run, "validate", began, "ran")
-        return "done"
 
     metered(work)(run_in(store))
     [one] = usage_of(store, "r1").executions
@@ -152,7 +151,6 @@ def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
             used = gang(generation, time.time())
             nodes = [node.model_copy(update={"gpus": gpus}) for node in used.nodes]
             used_by_gang(run, "train", used.model_copy(update={"nodes": nodes}))
-        return "done"
 
     metered(work)(run_in(store, GPU.model_copy(update={"devices": 8})))
     [sentence] = [one.getMessage() for one in caplog.records if "price book" in one.getMessage()]

@@ -67,15 +67,6 @@ def test_a_pool_is_named(priced: Any) -> None:
     assert (found["train"].pool, found["verify"].place) == ("gpu", "the pool other, which the price book does not have")
 
 
-def test_a_machine_that_is_not_the_pools_is_refused(priced: Any) -> None:
-    with pytest.raises(UsageError) as caught:
-        priced(*POOLED, "train.machine=small")
-    assert str(caught.value) == (
-        "train.machine: small, but the nodes of the pool gpu are big in the price book. Leave train.machine out, or "
-        "correct pools.gpu in the file that TRAINWRIGHT_MACHINES names."
-    )
-
-
 @pytest.mark.parametrize(("gpus", "machine", "devices"), [(2, "local", 2), (0, "local", 0), (None, "", 0)])
 def test_the_gpus_of_a_machine_that_nobody_names_are_counted_or_unknown(
     gpus: int | None, machine: str, devices: int, priced: Any, monkeypatch: pytest.MonkeyPatch

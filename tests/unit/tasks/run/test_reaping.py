@@ -387,10 +387,6 @@ def test_a_run_of_an_earlier_version_is_resumed_unless_it_had_ended(site: Site, 
     assert [one.what for one in site.reaped()] == ([] if has_ended else ["resumed"])
 
 
-def _damaged_lease(site: Site) -> None:
-    overwrite(Path(site.store.uri) / site.path, b"{}")
-
-
 def _inputs_of_another_run(site: Site) -> None:
     file = Path(site.store.uri) / layout.resolved(site.run.run_id)
     overwrite(file, json.dumps({**json.loads(file.read_text()), "run_id": "else"}).encode())
@@ -415,7 +411,7 @@ def _execution_of_another_run(site: Site) -> None:
 @pytest.mark.parametrize(
     "forge",
     [
-        _damaged_lease,
+        lambda site: overwrite(Path(site.store.uri) / site.path, b"{}"),
         _inputs_of_another_run,
         _spec_of_another_form,
         lambda site: _crash_of(site, run_id="20261125-000000-0a0a0a"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from data_contracts.executions import StageUsage
 from infra.store import Store, layout
 from tasks.slo import LedgerRun, read_ledger
-from tests.support.ledger_runs import generation, report, run_id_at, usage, write
+from tests.support.ledger_runs import failure, generation, report, run_id_at, usage, write
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
 BEGAN = NOW - timedelta(hours=5)
@@ -25,10 +24,6 @@ def only(store: Store, since: datetime = NOW - timedelta(days=28)) -> LedgerRun:
 
 def beat(store: Store, at: datetime, execution: str = "e1") -> None:
     store.pointer(layout.usage_beat(RUN, execution)).swap(None, {"at": at.timestamp(), "stage": "train"})
-
-
-def failure(cause: str) -> dict[str, Any]:
-    return {"cause": cause, "message": "", "remedy": "", "user_traceback": "", "details": {}}
 
 
 def test_a_run_that_ended(store: Store) -> None:
