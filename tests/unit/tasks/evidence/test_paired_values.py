@@ -52,14 +52,6 @@ def test_units_count_and_not_their_rows() -> None:
     assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
 
 
-def losses(draw: np.random.Generator) -> PairedValues:
-    return PairedValues(draw.exponential(size=30) - draw.exponential(size=30) + 0.05)
-
-
-def skewed(draw: np.random.Generator) -> PairedValues:
-    return PairedValues(1 - draw.exponential(size=500) + 0.05)
-
-
 def few_units(draw: np.random.Generator) -> PairedValues:
     sizes = draw.geometric(0.1, 20).astype(np.float64)
     return PairedValues((draw.normal(size=20) + 0.05) * sizes, sizes)
@@ -94,7 +86,15 @@ def test_rows_without_a_spread_have_no_interval() -> None:
     assert (found.low, found.high, found.method) == (0.25, 0.25, "no spread, so no interval")
 
 
-@pytest.mark.parametrize("case", [losses, skewed, few_units])
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda draw: PairedValues(draw.exponential(size=30) - draw.exponential(size=30) + 0.05),
+        lambda draw: PairedValues(1 - draw.exponential(size=500) + 0.05),
+        few_units,
+    ],
+    ids=["losses", "skewed", "few units"],
+)
 @pytest.mark.parametrize("level", [0.05, 0.001])
 def test_a_true_gain_at_the_bound_is_called_larger_as_seldom_as_asked(
     case: Callable[[np.random.Generator], PairedValues], level: float

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,9 +49,9 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
     fake = FakeMlflow()
     with serving(fake) as (address, _):
         endpoint = deliver.Endpoint
-
-        def there(name: str, uri: str, *rest: Any) -> Any:
-            return endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest)
-
-        monkeypatch.setattr(deliver, "Endpoint", there)
+        monkeypatch.setattr(
+            deliver,
+            "Endpoint",
+            lambda name, uri, *rest: endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest),
+        )
         yield fake

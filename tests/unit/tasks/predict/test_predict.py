@@ -207,18 +207,13 @@ def test_files_with_other_columns_are_refused(project: Path) -> None:
     assert "did you mean day?" in refused(TrainwrightError, lambda: ask(project, "one.csv", "out.csv", keep=["dey"]))
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PART_ROWS", 1)
-    for module in (batches, worker):
-        monkeypatch.setattr(module, "block_rows", lambda size: size)
-
-
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
+    monkeypatch.setattr(worker, "PART_ROWS", 1)
+    for module in (batches, worker):
+        monkeypatch.setattr(module, "block_rows", lambda size: size)
     write(project / "new.csv", [raw(number) for number in range(40)])
     ask(project, "new.csv", f"whole.{suffix}", batch_size=4)
     whole = (project / f"whole.{suffix}").read_bytes()

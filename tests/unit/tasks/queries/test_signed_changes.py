@@ -114,10 +114,10 @@ def _renamed(data: bytes, renamed: dict[str, str]) -> bytes:
 
 
 def _renaming(renamed: dict[str, str]) -> dict[str, Any]:
-    def change(value: dict[str, Any]) -> None:
-        value.update(json.loads(_renamed(json.dumps(value).encode(), renamed)))
-
-    return {"settings": change, "provenance": change}
+    return dict.fromkeys(
+        ("settings", "provenance"),
+        lambda value: value.update(json.loads(_renamed(json.dumps(value).encode(), renamed))),
+    )
 
 
 def _flip(forger: Forger, draw: random.Random) -> None:
@@ -241,19 +241,6 @@ KINDS: dict[str, Callable[[Forger, random.Random], object]] = {
 }
 
 
-@pytest.fixture
-def grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
-    """Two versions, a rollback and a release, all signed."""
-    key, _, _ = pair(tmp_path / "keys")
-    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
-    made = SignedStore(tmp_path, key)
-    made.promote(1)
-    made.promote(2)
-    made.back()
-    made.release()
-    return made
-
-
 def is_irrelevant(path: str, forger: Forger) -> bool:
     """Whether a proof does not depend on a change: marks, the pointer's own counter, files beside receipts.
 
@@ -272,7 +259,15 @@ def payload(data: bytes) -> str:
     return str(value.get("dsseEnvelope", value)["payload"])
 
 
-def test_no_change_without_the_key_is_accepted(grown: SignedStore, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_no_change_without_the_key_is_accepted(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has two versions, a rollback and a release, all signed."""
+    key, _, _ = pair(tmp_path / "keys")
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
+    grown = SignedStore(tmp_path, key)
+    for step in (lambda: grown.promote(1), lambda: grown.promote(2), grown.back, grown.release):
+        step()
     count = 10_000 if pytestconfig.getoption("--sweep") else 300
     store, keys = open_store(str(grown.root)), [grown.key.public]
     expected = prove(store, MODEL, keys=keys).to_json()

@@ -403,11 +403,6 @@ def _crash_of(site: Site, **other: Any) -> None:
     site.store.create_once(layout.crash(site.run.run_id, 0), Crash(**about).to_json())
 
 
-def _execution_of_another_run(site: Site) -> None:
-    other = Execution(run_id="20261125-000000-0a0a0a", token=7, ends=0)
-    site.store.create_once(layout.execution(site.run.run_id, 7), other.to_json())
-
-
 @pytest.mark.parametrize(
     "forge",
     [
@@ -416,7 +411,10 @@ def _execution_of_another_run(site: Site) -> None:
         _spec_of_another_form,
         lambda site: _crash_of(site, run_id="20261125-000000-0a0a0a"),
         lambda site: _crash_of(site, n=9),
-        _execution_of_another_run,
+        lambda site: site.store.create_once(
+            layout.execution(site.run.run_id, 7),
+            Execution(run_id="20261125-000000-0a0a0a", token=7, ends=0).to_json(),
+        ),
     ],
     ids=["lease", "inputs", "spec", "crash of another run", "another crash", "execution of another run"],
 )
