@@ -23,7 +23,6 @@ from infra.store.lease import Lease, LeaseKeeper
 from tasks.run.run import Run
 from tests.support.runs import make_run
 
-FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
 PLACE = layout.lease(layout.run("r"))
 ENDED, AT_IT = Completed(name="Promoted"), Running()
 
@@ -57,10 +56,9 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 no_spec = Mock(side_effect=UsageError("the spec is gone"))
 a_bug = Mock(side_effect=ZeroDivisionError)
-
-
-def fails(run: Run) -> RunReport:
-    return FAILED
+fails = Mock(
+    return_value=RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
+)
 
 
 def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Run) -> None:

@@ -20,7 +20,6 @@ from tests.support.reported import PROMOTED, WAITING, reported_store
 from tests.unit.data_contracts.test_approvals import question
 
 LONG_AGO = "2026-01-01T00:00:00+00:00"
-FAR_OFF = "2126-01-01T00:00:00+00:00"
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def store(tmp_path: Path, home: Path, repository: Path, monkeypatch: pytest.Monk
 
 
 def asked(store: Store, **changes: object) -> Question:
-    return ask(store, question(**{"run_id": WAITING, "deadline": FAR_OFF, **changes}))
+    return ask(store, question(**{"run_id": WAITING, "deadline": "2126-01-01T00:00:00+00:00", **changes}))
 
 
 def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

@@ -39,10 +39,10 @@ def test_a_dry_run_says_what_the_run_then_does(history: History, capsys: pytest.
 
 
 # arguments, how many of the three stay
-LIMITS = [(["--keep-days", "100"], 2), (["--keep-days", "0", "--grace-hours", "0"], 0), (["--grace-hours", "9999"], 3)]
-
-
-@pytest.mark.parametrize(("arguments", "stay"), LIMITS)
+@pytest.mark.parametrize(
+    ("arguments", "stay"),
+    [(["--keep-days", "100"], 2), (["--keep-days", "0", "--grace-hours", "0"], 0), (["--grace-hours", "9999"], 3)],
+)
 def test_ages_are_asked_for(arguments: list[str], stay: int, history: History) -> None:
     assert main(["gc", "--store", ".trainwright", *arguments]) == 0
     assert len(history.there()) == stay

@@ -7,21 +7,20 @@ from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer
 
-NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
-OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0)
-SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu")
-
 KNOWN = Estimate(
     begun_with="2 tensors loaded, 1 missing (head)",
     machine="gpu",
     memory_bytes=2**34,
-    needs=NEEDS,
+    needs=[MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)],
     recommendation="ddp fits.",
     stages=[
         StageEstimate("train", Span(3600, 3000, 4200), "2 earlier runs", {"USD": 0.01}),
         StageEstimate("verify", Span(60, 60, 60), "1 earlier run", {"USD": 0.001}),
     ],
-    offers=[SPOT, OFFER],
+    offers=[
+        Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu"),
+        Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0),
+    ],
     verdict="The cheapest is …",
 )
 

@@ -12,6 +12,7 @@ from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, Limit, Policy
 from tasks.budgets import BudgetPeriod, budget_periods, month_bounds, months, per_second, price_fault, used
+from tests.unit.tasks.costs.test_charges import execution as charged
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8)
 HERE = Price(machine="cpu", per_hour=3.6, price_date="2026-01-01")
@@ -29,20 +30,10 @@ def at(text: str) -> float:
 
 def execution(began: float, seconds: float, nodes: int = 0) -> ExecutionUsage:
     """One on this machine, whose pool's nodes work all the time."""
-    gangs: list[GangUsage] = []
-    if nodes:
-        each = [NodeUsage(number=n, started=began, released=began + seconds) for n in range(nodes)]
-        gangs = [GangUsage(stage="train", where="trainings/k-0", generation=0, local=False, nodes=each, ended="")]
-    return ExecutionUsage(
-        run_id="r",
-        execution="1-a",
-        pipeline="p",
-        model="p",
-        tags={"team": "sales"},
-        prices={"train": GPU, "here": HERE},
-        began=began,
-        ended=began + seconds,
-        gangs=gangs,
+    each = [NodeUsage(number=n, started=began, released=began + seconds) for n in range(nodes)]
+    gang = GangUsage(stage="train", where="trainings/k-0", generation=0, local=False, nodes=each, ended="")
+    return charged(
+        began=began, ended=began + seconds, prices={"train": GPU, "here": HERE}, gangs=[gang] if nodes else []
     )
 
 

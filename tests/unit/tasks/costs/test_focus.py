@@ -23,7 +23,6 @@ MANDATORY = {
 }  # fmt: skip
 # For a usage charge that is not a correction.
 MAY_BE_NULL = {"ChargeClass", "InvoiceId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def found(**changes: Any) -> list[Any]:
@@ -47,7 +46,7 @@ def check_row(row: dict[str, Any]) -> None:
     assert not any(value == "" or value != value.strip() for value in row.values() if value is not None)
     assert (row["RegionId"] is None) == (row["RegionName"] is None)
     for name in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
-        assert MOMENT.fullmatch(row[name] or "")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row[name] or "")
     assert row["ChargePeriodStart"] < row["ChargePeriodEnd"] <= row["BillingPeriodEnd"]
     assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
     for name in (name for name in row if name.endswith(("Cost", "Quantity", "UnitPrice"))):

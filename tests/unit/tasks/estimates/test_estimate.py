@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from data_contracts.messages.commands import ModuleSizes
 from data_contracts.resolved import Price
 from tasks.estimates import estimate as module
 from tasks.estimates.earlier_runs import Past, add
@@ -43,16 +42,11 @@ AHEAD = ["train", "verify", "promote"]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What the child was asked to measure; it is not started."""
-    calls: list[Any] = []
-
-    def measured(run: Run, dataset: Any, rows: list[int]) -> tuple[ModuleSizes | None, str]:
-        calls.append((dataset, rows))
-        return SIZES, ""
-
+    measured = Mock(return_value=(SIZES, ""))
     monkeypatch.setattr(module, "measure", measured)
-    return calls
+    return measured
 
 
 @pytest.fixture
@@ -75,23 +69,23 @@ def of_a_past_run(run: Run) -> Past:
     return past
 
 
-def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any]) -> None:
+def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: Mock) -> None:
     found = estimate(opened(golden), AHEAD)
     assert (found.whole, found.amounts) == (None, None)
     assert found.recommendation.startswith("single fits on 1 × here with ")
     assert found.verdict.startswith("The cheapest that fits is 1 × aws-g5.xlarge (us-east-1) at 1.006 USD an hour; ")
-    [(dataset, rows)] = asked
+    _, dataset, rows = asked.call_args.args
     assert (dataset.rows("train"), 32 in rows) == (492, True)
 
 
-def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: list[Any]) -> None:
+def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: Mock) -> None:
     run = opened(golden)
     found = estimate(run, ["promote"])
-    assert (found.needs, found.offers, asked) == ([], [], [])
+    assert (found.needs, found.offers, asked.called) == ([], [], False)
     assert estimate(run, []) is None
 
 
-def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_and_costs_from_an_earlier_run(golden: Path, asked: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(golden)
     past = of_a_past_run(run)
     there = [one.__class__(**{**vars(one), "machine": "here"}) for one in past.trainings]
@@ -107,7 +101,7 @@ def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], mon
     assert (spot.machine, round(spot.time_s or 0)) == ("twice", 30)
 
 
-def test_json_has_units_and_null_for_the_unknown(golden: Path, asked: list[Any]) -> None:
+def test_json_has_units_and_null_for_the_unknown(golden: Path, asked: Mock) -> None:
     found = estimate(opened(golden), AHEAD)
     assert isinstance(found, Estimate)
     value = json.loads(json.dumps(found.to_json(), allow_nan=False))

@@ -12,14 +12,10 @@ from data_contracts.resolved import Price
 from tasks.estimates.earlier_runs import Past, add
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
-TRAIN = {"strategy": "ddp", "devices": 2, "global_batch_size": 8}
-POOL = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2)
-
-
 RESOLVED: Any = SimpleNamespace(
     run_id="r1",
-    price=POOL,
-    spec={"train": TRAIN},
+    price=Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2),
+    spec={"train": {"strategy": "ddp", "devices": 2, "global_batch_size": 8}},
     lightning={},
     files=[SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)],
 )

@@ -32,6 +32,16 @@ def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = Tr
     return judged(FAULTS["rank-killed"], times, failure=failure, limit_s=5.0, nodes=2, same_weights=same)
 
 
+KILLED = judged(
+    FAULTS["conductor-killed"],
+    replace(GOOD, cause="", noticed_s=2.0),
+    failure="",
+    limit_s=None,
+    nodes=1,
+    same_weights=True,
+)
+
+
 @pytest.mark.parametrize(
     ("found", "verdict", "why"),
     [
@@ -54,6 +64,7 @@ def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = Tr
         ),
         (outcome(Timeline()), "not injected", "no checkpoint was committed before the training ended"),
         (outcome(Timeline(), failure="oom: full"), "not injected", "oom: full"),
+        (KILLED, "as promised", ""),  # a conductor that was killed names no cause
     ],
 )
 def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Outcome, verdict: str, why: str) -> None:
@@ -65,12 +76,6 @@ def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
     assert not kept_all(refused)
     assert kept_all([outcome(), *refused])
     assert not kept_all([outcome(), not_injected(FAULTS["rank-hung"], "the time was used up")])
-
-
-def test_a_conductor_that_was_killed_names_no_cause() -> None:
-    times = replace(GOOD, cause="", noticed_s=2.0)
-    found = judged(FAULTS["conductor-killed"], times, failure="", limit_s=None, nodes=1, same_weights=True)
-    assert found.verdict == "as promised"
 
 
 def test_the_figures_are_rounded_and_paid_for_every_node() -> None:

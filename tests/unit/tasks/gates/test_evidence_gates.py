@@ -71,8 +71,12 @@ class Nights:
         return judge_evidence(self.run, gates or (BETTER,), scored(candidate), scored("champion", 0.88), scores)[0]
 
 
-def test_each_comparison_asks_for_more(store: Store) -> None:
-    nights = Nights(store)
+@pytest.fixture
+def nights(store: Store) -> Nights:
+    return Nights(store)
+
+
+def test_each_comparison_asks_for_more(nights: Nights) -> None:
     levels = []
     for night in range(5):
         evidence = nights.judge(f"c{night}", EQUAL).evidence
@@ -81,8 +85,7 @@ def test_each_comparison_asks_for_more(store: Store) -> None:
     assert levels == [level(1 - 0.95, Spent(night)) for night in range(5)]
 
 
-def test_a_retry_spends_nothing_and_gets_the_same_answer(store: Store) -> None:
-    nights = Nights(store)
+def test_a_retry_spends_nothing_and_gets_the_same_answer(nights: Nights, store: Store) -> None:
     first = nights.judge("a", EQUAL)
     nights.judge("b", EQUAL)
     again = nights.judge("a", EQUAL)
@@ -91,16 +94,14 @@ def test_a_retry_spends_nothing_and_gets_the_same_answer(store: Store) -> None:
     assert spent(store, ROWS).before == 2
 
 
-def test_another_question_about_the_same_two_models_is_another_comparison(store: Store) -> None:
-    nights = Nights(store)
+def test_another_question_about_the_same_two_models_is_another_comparison(nights: Nights, store: Store) -> None:
     nights.judge("a", EQUAL)
     nights.judge("a", EQUAL, GateSpec(metric="accuracy", margin=0.01, confidence=0.95))
     nights.judge("a", EQUAL, GateSpec(metric="accuracy", min_gain=0, confidence=0.9))
     assert spent(store, ROWS).before == 3
 
 
-def test_a_better_candidate_is_marked_and_counts_more(store: Store) -> None:
-    nights = Nights(store)
+def test_a_better_candidate_is_marked_and_counts_more(nights: Nights, store: Store) -> None:
     result = nights.judge("a", CLEAR)
     assert result.met
     assert (result.evidence.verdict, result.evidence.rows_needed) == ("better", None)
@@ -169,25 +170,25 @@ def test_a_gain_that_is_no_number_decides_nothing_and_spends_nothing(
     assert spent(store, ROWS).before == 0
 
 
-SENTENCES = [
-    (
-        CLEAR,
-        "better",
-        [
-            "gains 0.0300",
-            "+0.0",
-            "which shows a gain above 0",
-            "95 % interval +0.0",
-            "p = 1.2e-05; accepted is at most 0.025",
-        ],
-    ),
-    (LOST, "worse", ["loses 0.0300", "worse than asked for"]),
-    ((30, 20), "insufficient", ["insufficient evidence of a gain above 0", "fresh rows would show it"]),
-    (EQUAL, "insufficient", ["with this gain, no number of rows would show it"]),
-]
-
-
-@pytest.mark.parametrize(("counts", "verdict", "words"), SENTENCES)
+@pytest.mark.parametrize(
+    ("counts", "verdict", "words"),
+    [
+        (
+            CLEAR,
+            "better",
+            [
+                "gains 0.0300",
+                "+0.0",
+                "which shows a gain above 0",
+                "95 % interval +0.0",
+                "p = 1.2e-05; accepted is at most 0.025",
+            ],
+        ),
+        (LOST, "worse", ["loses 0.0300", "worse than asked for"]),
+        ((30, 20), "insufficient", ["insufficient evidence of a gain above 0", "fresh rows would show it"]),
+        (EQUAL, "insufficient", ["with this gain, no number of rows would show it"]),
+    ],
+)
 def test_each_verdict_has_its_own_sentence(
     store: Store, counts: tuple[int, int], verdict: str, words: list[str]
 ) -> None:
@@ -203,18 +204,33 @@ def test_a_margin_is_what_a_candidate_may_lose(store: Store, counts: tuple[int, 
     assert (result.met, result.bound) == (met, -0.02)
 
 
-BOUNDS = [
-    ({"min": 0.9}, 930, "better", "accuracy is 0.9300 on 1,000 rows (95 % interval 0.9124 to 0.9450), which shows a"),
-    ({"min": 0.9}, 910, "insufficient", "insufficient evidence of a value above 0.9 (p = 0.16; accepted is at most"),
-    ({"min": 0.9}, 895, "insufficient", "with this value, no number of rows would show it"),
-    ({"min": 0.9}, 870, "worse", "worse than asked for, which was a value above 0.9"),
-    ({"max": 0.1}, 70, "better", "accuracy is 0.0700 on 1,000 rows (95 % interval 0.0550 to 0.0876), which shows a"),
-    ({"max": 0.1}, 95, "insufficient", "insufficient evidence of a value below 0.1"),
-    ({"max": 0.1}, 130, "worse", "worse than asked for, which was a value below 0.1"),
-]
-
-
-@pytest.mark.parametrize(("asked", "count", "verdict", "words"), BOUNDS)
+@pytest.mark.parametrize(
+    ("asked", "count", "verdict", "words"),
+    [
+        (
+            {"min": 0.9},
+            930,
+            "better",
+            "accuracy is 0.9300 on 1,000 rows (95 % interval 0.9124 to 0.9450), which shows a",
+        ),
+        (
+            {"min": 0.9},
+            910,
+            "insufficient",
+            "insufficient evidence of a value above 0.9 (p = 0.16; accepted is at most",
+        ),
+        ({"min": 0.9}, 895, "insufficient", "with this value, no number of rows would show it"),
+        ({"min": 0.9}, 870, "worse", "worse than asked for, which was a value above 0.9"),
+        (
+            {"max": 0.1},
+            70,
+            "better",
+            "accuracy is 0.0700 on 1,000 rows (95 % interval 0.0550 to 0.0876), which shows a",
+        ),
+        ({"max": 0.1}, 95, "insufficient", "insufficient evidence of a value below 0.1"),
+        ({"max": 0.1}, 130, "worse", "worse than asked for, which was a value below 0.1"),
+    ],
+)
 @pytest.mark.parametrize("champion", [None, scored("champion")])
 def test_a_value_must_be_shown(
     asked: dict[str, float], count: int, verdict: str, words: str, champion: Evaluation | None, store: Store
@@ -318,8 +334,7 @@ def test_the_remedy_offers_only_what_would_help(store: Store) -> None:
         assert said == "Give the set more test rows, or fresh ones, or train a better candidate."
 
 
-def test_a_result_says_what_the_rows_can_still_decide(store: Store) -> None:
-    nights = Nights(store)
+def test_a_result_says_what_the_rows_can_still_decide(nights: Nights, store: Store) -> None:
     first, second = nights.judge("a", CLEAR), nights.judge("b", EQUAL)
     assert first.ledger.startswith(
         "the 1,000 test rows have decided 1 comparison (1 in a candidate's favour): a gain must be 1.32 times as"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra import mirrors as mirrors_module
+from infra.store import Store, open_store
 from tasks.mirrors import deliver
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -41,6 +42,11 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (tmp_path / "home").mkdir()
     shutil.copy(copy / mirrors_module.FILE, tmp_path / "home")  # the same user's, who ran the line
     return copy
+
+
+@pytest.fixture
+def store(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
 
 
 @pytest.fixture

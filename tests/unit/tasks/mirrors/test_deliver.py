@@ -17,7 +17,7 @@ from data_contracts.errors import UsageError
 from flows.cli import main
 from infra.mirrors import PREFECT, Deadline
 from infra.models import registry
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.mirrors import deliver
 from tasks.mirrors.deliver import Due, due, due_events
 from tasks.pages.facts import facts_of
@@ -33,10 +33,6 @@ from tests.support.tiny import answer, home_with_server, trainwright
 pytestmark = pytest.mark.warm
 
 PORT_OF_NOBODY = "http://127.0.0.1:9"
-
-
-def store_in(project: Path) -> Store:
-    return open_store(str(project / ".trainwright"), create=False)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +55,13 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
     assert ("The run begins without it" in caplog.text) == (status == 503)
 
 
-def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, capsys: pytest.CaptureFixture) -> None:
+def test_a_mirror_that_is_away_is_told_later(
+    project: Path, store: Store, mlflow: FakeMlflow, capsys: pytest.CaptureFixture
+) -> None:
     log = (project / "log.txt").read_text()
     assert "mlflow was not told of run" in log
     assert "could not be reached" in log
     assert "The run begins without it" in log[: log.index("validate  ")], "it is tried before the first stage"
-    store = store_in(project)
     [left] = due(store)
     assert (left.mirror, left.what, left.attempts) == ("mlflow", "final", 1)
     assert "mlflow was not told of run" in output_of(capsys, "status", "--store", store.uri)
@@ -84,8 +81,7 @@ def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, 
     assert mlflow.files == {}  # the page of a run shows rows of the data
 
 
-def test_a_rollback_is_told_and_what_was_told_is_not_due(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
+def test_a_rollback_is_told_and_what_was_told_is_not_due(store: Store, mlflow: FakeMlflow) -> None:
     deliver.tell(store, lambda: due(store), Deadline(60))
     mlflow.broken = True
     record = json.dumps(mlflow.aliases)
@@ -106,8 +102,7 @@ def test_a_rollback_is_told_and_what_was_told_is_not_due(project: Path, mlflow: 
     assert mlflow.aliases == {"tiny@champion": "77"}
 
 
-def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
+def test_the_page_of_a_run_says_what_was_sent_where(store: Store, mlflow: FakeMlflow) -> None:
     [run_id] = store.list(layout.runs())
 
     def shown() -> str:
@@ -124,9 +119,8 @@ def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeM
 
 
 def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
-    project: Path, tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = store_in(project)
     deliver.tell(store, lambda: due(store), Deadline(60))
     promote_again(store, 2)
     assert due_events(store) == []  # a promotion is not a rollback, whoever made it
@@ -163,8 +157,7 @@ def promote_again(store: Store, number: int) -> None:
     registry.move_alias(store, named[0], version, told, {**about, "run_id": f"by-hand-{number}"}, ())
 
 
-def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
+def test_one_process_tells_at_a_time_and_one_that_died_is_followed(store: Store, mlflow: FakeMlflow) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", Mock(side_effect=RuntimeError("killed")))
         [left] = deliver.tell(store, lambda: due(store), Deadline(60))
@@ -175,9 +168,8 @@ def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path
 
 
 def test_what_only_the_store_names_gets_no_credential(
-    project: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    project: Path, store: Store, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    store = store_in(project)
     [run_id] = store.list(layout.runs())
     monkeypatch.setenv("OTHER_SECRET", "hunter2")
     about = store.read_json(layout.resolved(run_id))
@@ -207,8 +199,8 @@ def test_what_only_the_store_names_gets_no_credential(
         assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
 
 
-def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = reopen_run(store_in(project).list(layout.runs())[0], str(project / ".trainwright"))
+def test_nothing_of_a_mirror_ends_a_run(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    run = reopen_run(store.list(layout.runs())[0], store.uri)
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(deliver, "due", Mock(side_effect=ValueError("a value of the data: 17.5")))
         deliver.tell_after_run(run)

@@ -100,12 +100,15 @@ REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
 }
 
 
+OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0"), "no such model": "digits@champion"}
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_anything_starts(case: str, store: Store) -> None:
     harm, how, kind, sentence = REFUSED[case]
     harm(store, sealed(store, **how).ref.uri)
     with pytest.raises(kind) as caught:
-        opened(store, URI if case != "no such checkpoint" else URI.replace("8-g0", "9-g0"))
+        opened(store, OTHERS.get(case, URI))
     assert sentence in str(caught.value)
 
 
@@ -114,8 +117,3 @@ def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
     store.create_json(layout.verified(sealed(store, verified=False).ref.uri), {"checkpoint": other.ref.to_json()})
     with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
         opened(store, URI)
-
-
-def test_a_model_that_is_not_there_is_named_with_its_field(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"pipeline\.yaml: train\.init_from: There is no digits@champion in "):
-        opened(store, "digits@champion")

@@ -12,8 +12,7 @@ from infra.prices import VARIABLE
 from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
-METRIC = SPEC["evaluate"]["metrics"]["accuracy"]
-NO_METRIC = {"metrics": {"accuracy": {**METRIC, "class_path": "nett.Metric"}}}
+NO_METRIC = {"metrics": {"accuracy": {**SPEC["evaluate"]["metrics"]["accuracy"], "class_path": "nett.Metric"}}}
 NO_MODULE = "there is no module nett in {folder}, and none is installed. Write the path from the project's root"
 # Changed sections of the spec, overrides, and the whole place with its field.
 CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {

@@ -87,10 +87,9 @@ def test_failed_saves_and_the_newest_checkpoint_outlive_their_generation(watched
     failed = Heartbeat(ranks=[RankReport(rank=0, step=7, measured=RankMeasures(failed_saves=1))])
     watched(StageBegan("train", "tiny", "r1"))
     assert ("training_start_time_seconds",) not in of(watched)
-    watched(launched(0))
-    watched(NodeHeard(0, failed))
-    watched(NodeHeard(0, failed))
-    watched(TrainingProgress("training", checkpoint_step=10))
+    heard = NodeHeard(0, failed)
+    for event in (launched(0), heard, heard, TrainingProgress("training", checkpoint_step=10)):
+        watched(event)
     before = of(watched)
     watched(launched(1))
     watched(NodeHeard(0, Heartbeat(ranks=[RankReport(rank=0, step=7, measured=RankMeasures())])))
