@@ -280,8 +280,7 @@ class Sensor:
     def _record(self, sensor: str, n: int, files: Iterable[str], *, whole: bool, starts: bool) -> SensorStep | None:
         """Create step `n`; None if another sensor was faster."""
         step = SensorStep(sensor=sensor, n=n, files=sorted(files), whole=whole, starts=starts, by=actor(), at=now())
-        path = layout.sensor_step(self.pipeline, n)
-        return step if self.store.create_once(path, step.to_json()) else None
+        return step if self.store.create_once(layout.sensor_step(self.pipeline, n), step.to_json()) else None
 
     def _move(self, cursor: Versioned | None, step: SensorStep) -> Versioned | None:
         """Move the cursor to a step; None if another sensor moved it."""

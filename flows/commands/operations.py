@@ -224,8 +224,7 @@ def policy(arguments: argparse.Namespace) -> Answer:
     """The `policy` command."""
     if arguments.action == "apply":
         store = _rules_store(arguments)
-        content = read_rules(_rules_file(arguments), Policy)
-        made = apply_rules(store, "policy", content.model_dump(mode="json"))
+        made = apply_rules(store, "policy", read_rules(_rules_file(arguments), Policy).model_dump(mode="json"))
         return Answer(
             f"{store.uri}: {_version_in_words(made)}; it holds for every spec from now on", _version_json(made)
         )
