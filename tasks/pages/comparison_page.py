@@ -122,7 +122,7 @@ def find_side(stores: Sequence[Store], name: str) -> Side:
         if tried(partial(_has_run, store, name)):
             return Side(name, store, facts_of(reopen_run(name, store.uri)))
     for store in stores:
-        if tried(partial(store.list, layout.models(model))):
+        if tried(partial(_has_model, store, model)):
             return _of_version(store, name)
     raise not_found(f"run or model {name}", stores)
 
@@ -130,6 +130,10 @@ def find_side(stores: Sequence[Store], name: str) -> Side:
 def _has_run(store: Store, name: str) -> bool:
     folder, _, file = layout.resolved(name).rpartition("/")
     return file in store.list(folder)
+
+
+def _has_model(store: Store, name: str) -> bool:
+    return bool(store.list(layout.models(name)))
 
 
 def compare_sides(before: Side, after: Side) -> Comparison:

@@ -141,9 +141,10 @@ def test_a_run_that_waits_ends_when_its_worker_is_stopped_as_planned(
     store: Store, waits_for: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stop").touch()
-    monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
-    with waits_for(store), pytest.raises(HandedOver), lock(store, "queue", "second").hold(never):
-        never()
+    with waits_for(store):
+        monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
+        with pytest.raises(HandedOver), lock(store, "queue", "second").hold(never):
+            never()
     assert held_lease(store, layout.concurrency_lock("tiny")) is None
 
 
