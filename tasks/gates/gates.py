@@ -8,11 +8,11 @@ larger value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.expressions import value_of
@@ -22,9 +22,6 @@ from data_contracts.pipeline_spec.promote import MEASURES
 from data_contracts.records import GateResult
 from tasks.run.run import Run
 
-if TYPE_CHECKING:
-    from tasks.gates.set_scores import SetScores
-
 TOLERANCE = Fraction(1, 2**23)
 _EXACT_INTEGERS = 2**53
 _DIGITS = range(4, 19)
@@ -32,11 +29,24 @@ _DIGITS = range(4, 19)
 _LARGE = 100
 
 
+class SliceScores(Protocol):
+    """Where the value of a metric on a slice of the rows comes from."""
+
+    def on_slice(self, evaluation: Evaluation, metric: str, slice_name: str) -> MetricValue:
+        """The metric over the slice's rows."""
+
+    def slices(self) -> Sequence[str]:
+        """The names of all slices."""
+
+    def measures(self, evaluation: Evaluation) -> Mapping[str, float]:
+        """What was measured of the model itself, by name."""
+
+
 def judge(
     gates: Sequence[GateSpec],
     candidate: Evaluation,
     champion: Evaluation | None,
-    scores: SetScores | None = None,
+    scores: SliceScores | None = None,
 ) -> list[GateResult]:
     """Each gate's result, in order; a gate against the champion is met where there is no champion yet.
 
@@ -66,7 +76,9 @@ class _Value:
         return cls(value, abs(value) * TOLERANCE)
 
 
-def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SetScores | None) -> GateResult:
+def _judge(
+    gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SliceScores | None
+) -> GateResult:
     if gate.max_gap is not None:
         return _gap(gate, candidate, scores)
     name = subject(gate)
@@ -183,7 +195,7 @@ def lacking(gates: Sequence[GateResult]) -> str:
 
 
 def _scored(
-    gate: GateSpec, evaluation: Evaluation, scores: SetScores | None, candidate: MetricValue | None = None
+    gate: GateSpec, evaluation: Evaluation, scores: SliceScores | None, candidate: MetricValue | None = None
 ) -> MetricValue:
     """The value that a gate looks at.
 
@@ -225,7 +237,7 @@ def _scored(
     return scores.on_slice(evaluation, gate.name, gate.slice)
 
 
-def _gap(gate: GateSpec, candidate: Evaluation, scores: SetScores | None) -> GateResult:
+def _gap(gate: GateSpec, candidate: Evaluation, scores: SliceScores | None) -> GateResult:
     """The largest difference between the values on two slices."""
     assert scores is not None
     assert gate.max_gap is not None
