@@ -185,8 +185,7 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
     import difflib
 
-    from data_contracts.errors import UsageError
-    from flows.commands.guard import fail
+    from flows.commands.guard import refuse
 
     as_json = any(
         len(word) > 2 and "--json".startswith(word) for word in argv
@@ -201,7 +200,7 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     else:
         near = difflib.get_close_matches(word, SUBCOMMANDS, 1)
         sentence = f"there is no command {word}{f'; did you mean {near[0]}?' if near else '.'}"
-    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
+    return refuse(sentence, remedy, as_json=as_json)
 
 
 def _apart(argv: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, from_json
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import scratch, stopping
@@ -234,11 +234,15 @@ def _log_to_stderr(quiet: bool) -> None:
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if logging.lastResort is not None:  # for all other loggers
         logging.lastResort.setLevel(logging.ERROR if quiet else logging.WARNING)
-    as_json = os.environ.get(LOG_FORMAT) == "json"
-    handler.setFormatter(JsonFormatter() if as_json else _Printable("%(message)s"))
+    handler.setFormatter(JsonFormatter() if os.environ.get(LOG_FORMAT) == "json" else _Printable("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False
+
+
+def refuse(sentence: str, remedy: str, *, as_json: bool) -> int:
+    """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
+    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
 
 
 def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:

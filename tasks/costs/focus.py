@@ -73,8 +73,7 @@ def rows(charged: Sequence[Charged], so_far: set[str]) -> list[Row]:
         key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((usage, charge))
     wanted = columns()
-    made = (_row(group, so_far) for group in groups.values())
-    return [{name: row[name] for name in wanted} for row in made]
+    return [{name: row[name] for name in wanted} for row in (_row(group, so_far) for group in groups.values())]
 
 
 def left_out_s(charged: Iterable[Charged]) -> float:
