@@ -69,6 +69,11 @@ def one_line(text: str, most: int | None = None) -> str:
     return escaped(re.sub(r"[ \t\r\n\f\v]+", " ", text).strip(" "), most)
 
 
+def as_sentence(text: str) -> str:
+    """The text with a full stop, unless it already ends as a sentence does."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def _escape(character: str) -> str:
     return "\\u0023" if character == "#" else character.encode("unicode_escape").decode()
 

@@ -10,6 +10,7 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from data_contracts.messages.commands import Reaped
+from data_contracts.quoting import as_sentence
 from flows.features import call
 from flows.flow_runs import nothing_found
 from infra.orchestrator.flow_runs import begin_flow_run_logs
@@ -49,8 +50,4 @@ def tell_ends(stores: Iterable[Store]) -> None:
 def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:
     """The result of a look, in one line; `begun`: flow runs that were given to workers again."""
     sentences = [one.sentence for one in reaped] + begun + [str(error) for error in away]
-    return " ".join(_ended(sentence) for sentence in sentences) or _NOTHING
-
-
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+    return " ".join(as_sentence(sentence) for sentence in sentences) or _NOTHING

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from humanize import natural_list
+
 from data_contracts import canonical
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, TrainwrightError, UsageError
@@ -45,10 +47,6 @@ from tasks.costs.sums import charged
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
-_UNCOUNTED = (
-    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
-)
-_GAME_DAY_REMEDY = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
 _REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 # Before and after all moments that a record may have.
 ALWAYS = (-6e10, 2e11)
@@ -158,8 +156,9 @@ class Spending:
         if self._over is not None:
             raise self._over
         # The thread also finds budgets that are applied later.
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._keep,), name="budgets", daemon=True)
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._keep,), name="budgets", daemon=True
+        )
         self._thread.start()
 
     def budget_guard(self, section: str, *, local: bool) -> BudgetGuard:
@@ -219,7 +218,9 @@ class Spending:
                 self._tell_uncounted(budget_period)
                 warnings += self._reserve(budget_period, execution, budgets.every_s)
         for warning in warnings:
-            self._tell(warning)
+            log.warning("%s", warning.sentence)
+            self.sentences.append(warning.sentence)
+            announce_budget(warning, self._run.spec.name)
 
     def _reserve(self, budget_period: BudgetPeriod, execution: ExecutionUsage, every_s: float) -> list[BudgetWarning]:
         """Reserve in one budget; returns the warnings that are due."""
@@ -278,11 +279,6 @@ class Spending:
             log.warning("%s", sentence)
             self.sentences.append(sentence)
 
-    def _tell(self, warning: BudgetWarning) -> None:
-        log.warning("%s", warning.sentence)
-        self.sentences.append(warning.sentence)
-        announce_budget(warning, self._run.spec.name)
-
     @property
     def _so_far(self) -> ExecutionUsage:
         assert self._run.live.meter is not None
@@ -301,19 +297,16 @@ class Spending:
 
     def _per_second(self, budget_period: BudgetPeriod) -> float:
         """How much of a budget the run uses in a second now."""
-        limit, here = budget_period.budget.limit, self._price(HERE)
+        limit, here = budget_period.budget.limit, self._so_far.price_of(HERE)
         if self._nodes is None:
             return per_second(limit, here)
         section, nodes, local = self._nodes
         # This machine is not charged beside nodes that are its own processes.
-        return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
-
-    def _price(self, section: str) -> Price:
-        return self._so_far.price_of(section)
+        return nodes * per_second(limit, self._so_far.price_of(section)) + (0.0 if local else per_second(limit, here))
 
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""
-        return [self._price(one) for one in (HERE, "train", "verify", "evaluate")]
+        return [self._so_far.price_of(one) for one in (HERE, "train", "verify", "evaluate")]
 
 
 def nothing_left(budget_period: BudgetPeriod, balance: Balance, run_id: str) -> OverBudget:
@@ -334,9 +327,9 @@ def too_little_for_game_day(budget_period: BudgetPeriod, balance: Balance, most:
     Args:
         most: what the game day may use of the budget, in its unit.
     """
-    limit = budget_period.budget.limit
-    consumer = f"this game day, which may use {shown(most)} {limit.unit}"
-    return _too_little(budget_period, balance, consumer, [], balance.reserved, _GAME_DAY_REMEDY)
+    consumer = f"this game day, which may use {shown(most)} {budget_period.budget.limit.unit}"
+    remedy = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
+    return _too_little(budget_period, balance, consumer, [], balance.reserved, remedy)
 
 
 def _too_little(
@@ -347,7 +340,7 @@ def _too_little(
     parts += [f"{shown(others)} used or reserved by other runs"] if others else []
     return OverBudget(
         f"The budget {budget_period.name} ({budget_period.budget.runs}, {budget_period.period}) has too little left "
-        f"for {consumer}: {_joined(parts)}.",
+        f"for {consumer}: {natural_list(parts)}.",
         remedy=remedy,
         details={
             "budget": budget_period.name,
@@ -363,11 +356,11 @@ def _too_little(
 def refuse_uncounted(budget_period: BudgetPeriod, prices: Iterable[Price]) -> None:
     """UsageError if what a run uses at these prices cannot be counted in a budget."""
     if fault := price_fault(budget_period, prices):
-        raise UsageError(fault, remedy=_UNCOUNTED)
-
-
-def _joined(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+        raise UsageError(
+            fault,
+            remedy=f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget "
+            "in hours.",
+        )
 
 
 def is_carried_out(store: Store, run_id: str) -> bool:
@@ -379,16 +372,10 @@ def is_carried_out(store: Store, run_id: str) -> bool:
     return process is None or not has_ended(process)
 
 
-def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = False) -> list[ExecutionUsage]:
-    """Settle the executions of a run that are over, in every budget that they used; returns them.
-
-    Args:
-        ended: whether executions without an end are over, too, because no process carries the run out.
-    """
-    over = _over(store, run_id, ended=ended)
-    for budget_period, who, amount in _amounts(over, budgets):
+def settle_run(store: Store, run_id: str, budgets: Budgets) -> None:
+    """Settle the executions of a run that have a record of their end, in every budget that they used."""
+    for budget_period, who, amount in _amounts(_over(store, run_id, ended=False), budgets):
         budget_period.ledger(store).settle({who: amount})
-    return over
 
 
 def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, own: Executed | None = None) -> bool:
@@ -473,8 +460,8 @@ def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterat
 
 def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:
     """A run's executions that are over: with a record of their end, or all."""
-    found = executions_of(store, run_id)[0]
-    return [one for one in found if ended or store.exists(layout.usage(run_id, one.execution, "ended"))]
+    executions, _ = executions_of(store, run_id)
+    return [one for one in executions if ended or store.exists(layout.usage(run_id, one.execution, "ended"))]
 
 
 @dataclass(frozen=True)
@@ -517,12 +504,11 @@ class BudgetBalance:
 def balances_of_spec(store: Store, spec: PipelineSpec) -> list[BudgetBalance]:
     """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
     budgets = current_budgets(store)
-    found = {} if budgets is None else budgets.budgets
     return [
         _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
         if budget.per == "month"
         else BudgetBalance(name, budget, "each run", 0.0, 0.0)
-        for name, budget in found.items()
+        for name, budget in ({} if budgets is None else budgets.budgets).items()
         if budget.is_for(spec.name, spec.tags)
     ]
 
@@ -591,8 +577,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
 def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[str]:
     """The runs that were started in a month, by their ids, and used a budget."""
     of_month = month.replace("-", "")
-    names = store.list(layout.periods(name, budget.scope))
-    return (one for one in names if is_name(one) and one.startswith(of_month))
+    return (one for one in store.list(layout.periods(name, budget.scope)) if is_name(one) and one.startswith(of_month))
 
 
 def _balance(store: Store, budget_period: BudgetPeriod) -> BudgetBalance:

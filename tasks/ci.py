@@ -413,8 +413,9 @@ def junit(report: CiReport) -> str:
 
     A run that did not end well and has no failed case gets one, the run itself; an error if it is a bug of ours.
     """
-    title = escaped(f"trainwright {report.pipeline}")
-    root = ET.Element("testsuites", name=title, tests="0", failures="0", errors="0", skipped="0")
+    root = ET.Element(
+        "testsuites", name=escaped(f"trainwright {report.pipeline}"), tests="0", failures="0", errors="0", skipped="0"
+    )
     cases = list(report.cases)
     for kind, suite_name in _JUNIT_SUITES.items():
         if mine := [case for case in cases if case.kind == kind]:
@@ -479,8 +480,7 @@ def cut(page: str, most_bytes: int) -> str:
     room = most_bytes - len(_CUT.encode())
     if room <= 0:
         return ""
-    kept = content[:room].rpartition(b"\n")[0]
-    return kept.decode() + _CUT
+    return content[:room].rpartition(b"\n")[0].decode() + _CUT
 
 
 def _summary_facts(report: CiReport) -> list[str]:
@@ -548,16 +548,14 @@ def _at_most(findings: list[Finding], level: Level) -> list[Finding]:
 def _command(finding: Finding) -> str:
     properties = {"file": finding.file, "line": str(finding.line)} if finding.file else {}
     properties["title"] = finding.title
-    listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    listed = ",".join(
+        f"{name}={_data(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
+    )
     return f"::{finding.level} {listed}::{_data(finding.sentence)}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def github_outputs(values: Mapping[str, str]) -> str:

@@ -18,7 +18,6 @@ import contextlib
 import errno
 import json
 import logging
-import math
 import os
 import re
 import secrets
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
 
 from data_contracts import quoting
@@ -104,10 +104,6 @@ _LIBRARIES = {
     "onnx": "onnx",
     "mlflow": "mlflow",
 }
-_RECORD = (
-    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
-    "differences that were measured."
-)
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,14 @@ def write_files(
         )
         code = workspace.path / "project"
         here = request.at(lay_out(store, request.needs, lambda ref: code_bundle.unpack(store, ref, code)))
-        limit = idle_limit(store, _HANG_S)
-        return run_child(EXPORT, here, project=here.project, withhold=facts.withholds, limit=limit, on_poll=on_poll)
+        return run_child(
+            EXPORT,
+            here,
+            project=here.project,
+            withhold=facts.withholds,
+            limit=idle_limit(store, _HANG_S),
+            on_poll=on_poll,
+        )
 
 
 def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> Mapping[str, object]:
@@ -190,19 +192,17 @@ def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path
         (folder / CONFIG).write_text(json.dumps(_config(facts, exported), indent=2) + "\n")
         written.append(CONFIG)
     if target == "mlflow":
-        created = now().replace("T", " ")[:19]
-        written += write_mlflow_files(folder, exported, created=created, metadata=_identity(facts))
+        written += write_mlflow_files(folder, exported, created=now().replace("T", " ")[:19], metadata=_identity(facts))
     names = [*sorted(written), CARD, RECORD]
     (folder / CARD).write_text(card(facts, target, exported, names), encoding="utf-8")
     files = [_entry(folder, name).to_json() for name in names if name != RECORD]
-    facts_known = exported.model_dump(mode="json", exclude={"schema_version", "files"})
     record = {
         "schema_version": 1,
         "target": target,
         **_identity(facts),
         "exported": now(),
         "files": files,
-        **facts_known,
+        **exported.model_dump(mode="json", exclude={"schema_version", "files"}),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return record
@@ -305,7 +305,8 @@ def write_mlflow_files(
     python = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     environment = {"python": python, "build_dependencies": ["pip"], "dependencies": [f"-r {REQUIREMENTS}"]}
     (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False))
-    example = {one.name: _zeros(_sizes(one), one.dtype) for one in exported.inputs}
+    # No row of the data leaves the store.
+    example = {one.name: _zeros(one) for one in exported.inputs}
     (folder / EXAMPLE).write_text(json.dumps(example))
     (folder / SERVING).write_text(json.dumps({"inputs": example}))
     model = {
@@ -345,16 +346,10 @@ def _signature(facts: Sequence[TensorFacts]) -> str:
     return json.dumps(specs)
 
 
-def _sizes(tensor: TensorFacts) -> list[int]:
-    return [size if isinstance(size, int) else _EXAMPLE_ROWS for size in tensor.shape]
-
-
-def _zeros(sizes: Sequence[int], dtype: str) -> Any:
-    """Nested lists of zeros; no row of the data leaves the store."""
-    zero: Any = False if dtype == "bool" else 0.0 if "float" in dtype else 0
-    if not sizes or math.prod(sizes) == 0:
-        return [] if sizes else zero
-    return [_zeros(sizes[1:], dtype) for _ in range(sizes[0])]
+def _zeros(tensor: TensorFacts) -> Any:
+    """Nested lists of zeros."""
+    kind = "bool" if tensor.dtype == "bool" else "float64" if "float" in tensor.dtype else "int64"
+    return np.zeros([size if isinstance(size, int) else _EXAMPLE_ROWS for size in tensor.shape], kind).tolist()
 
 
 @dataclass(frozen=True)
@@ -400,8 +395,7 @@ class ModelFacts:
     @property
     def targets(self) -> list[str]:
         """The entries of a batch that metrics take for the truth."""
-        metrics = self.metrics_of.get("metrics", {})
-        return sorted({one["target"] for one in metrics.values() if one.get("target")})
+        return sorted({one["target"] for one in self.metrics_of.get("metrics", {}).values() if one.get("target")})
 
     @property
     def model_class(self) -> str:
@@ -551,6 +545,10 @@ def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str
     """The card of a model version that was exported to `target`; `files` are the names of its files."""
     library = exported.pretrained.partition(".")[0] or _LIBRARIES[target]
     metadata = yaml.safe_dump(_metadata(facts, target, library), sort_keys=False, allow_unicode=True)
+    record = (
+        "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the "
+        "largest differences that were measured."
+    )
     parts = [
         [f"# {escaped(facts.title)}", "", *_about(facts, target)],
         ["## Use", "", *_use(target, exported)],
@@ -558,7 +556,7 @@ def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str
         ["## Evaluation", "", *_evaluation(facts)],
         ["## Training", "", *_training(facts, exported)],
         ["## Limitations", "", *_limitations(facts, exported)],
-        ["## Files", "", *(f"- `{name}`" for name in files), "", _RECORD],
+        ["## Files", "", *(f"- `{name}`" for name in files), "", record],
     ]
     body = "\n\n".join("\n".join(part) for part in parts)
     return f"---\n{metadata}---\n\n{body}\n"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -117,8 +117,12 @@ class Fault:
 
     def planned(self, hang_timeout_s: float) -> PlannedFault:
         """What the ranks of the training need to know."""
-        wait_s = min(WAIT_S, hang_timeout_s / 3)
-        return PlannedFault(name=self.name, every_steps=EVERY_STEPS, checkpoints=self.checkpoints, wait_s=wait_s)
+        return PlannedFault(
+            name=self.name,
+            every_steps=EVERY_STEPS,
+            checkpoints=self.checkpoints,
+            wait_s=min(WAIT_S, hang_timeout_s / 3),
+        )
 
     def limit_s(self, hang_timeout_s: float) -> float | None:
         """In which time it must be noticed with this `train.hang_timeout_s`."""
@@ -257,8 +261,13 @@ def train_once(request: GameTraining, loaded: LoadedSpec) -> Checkpoint:
 
     Raises: what ended the training, once its retry budget is spent.
     """
-    options = RunOptions(window=request.window, fresh=request.fresh)
-    run = open_run(loaded, store_uri=request.store, options=options, recorded=False, remembered=False)
+    run = open_run(
+        loaded,
+        store_uri=request.store,
+        options=RunOptions(window=request.window, fresh=request.fresh),
+        recorded=False,
+        remembered=False,
+    )
     # The store of a game day may be a folder that only this machine sees, so no cluster reads the rows.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
@@ -328,13 +337,17 @@ class ConductedTraining:
         if self._pool is not None:
             first, uri = answer.read_text().partition("\n")[0], self.uri
             leases = self._store.list(layout.slots(uri)) if uri else []
-            flow_run = json.loads(first or "{}").get("flow_run", "")
-            end_dead_conductor(self._pool, flow_run, self._store.uri, uri, leases)
+            end_dead_conductor(self._pool, json.loads(first or "{}").get("flow_run", ""), self._store.uri, uri, leases)
 
     def _start(self, answer: Path, printed: Path, *, fresh: bool) -> TiedProcess:
-        request = self._wanted.model_copy(update={"fresh": fresh}).to_json()
         # If this process is killed, so is the conductor, and then its nodes end, too.
-        return TiedProcess(self._module, json.dumps(request), mark=self._mark, output=answer, log=printed)
+        return TiedProcess(
+            self._module,
+            json.dumps(self._wanted.model_copy(update={"fresh": fresh}).to_json()),
+            mark=self._mark,
+            output=answer,
+            log=printed,
+        )
 
 
 def answer_of(file: Path, printed: Path, code: int | None) -> Checkpoint:
@@ -451,10 +464,6 @@ class Outcome:
     lost_steps: int | None = None
     lost_node_s: float | None = None
     same_weights: bool | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """The outcome, for a program."""
-        return asdict(self)
 
 
 def not_tried(fault: Fault, why: str) -> Outcome:

@@ -241,7 +241,8 @@ def open_model(store: Store, name: str) -> Model:
         dataset = read_handoff(store, trained.dataset, Dataset)
         evaluate = store.manifest(version.evaluation).settings["evaluate"]
         made = store.manifest(trained.dataset)
-        contract = _contract(store, made)
+        ref = made.parent_in("contracts")
+        contract = None if ref is None else store.manifest(ref)
     except FileNotFoundError as error:
         raise CorruptError(f"Part of what {called} was made with is missing: {error}.") from error
     preparation = _preparation(store, version, dataset, made)
@@ -258,11 +259,6 @@ def open_model(store: Store, name: str) -> Model:
         sensitive=list(preparation["sensitive"]),
         sources=[SourceSpec.model_validate(one) for one in made.provenance.get("raw_sources", [])],
     )
-
-
-def _contract(store: Store, dataset: Manifest) -> Manifest | None:
-    ref = dataset.parent_in("contracts")
-    return None if ref is None else store.manifest(ref)
 
 
 def _preparation(store: Store, version: ModelVersion, dataset: Dataset, made: Manifest) -> Mapping[str, Any]:

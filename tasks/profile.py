@@ -66,8 +66,6 @@ SENTENCES: dict[Bound, str] = {
 _FULL = ("", "32", "32-true", "None")
 _MOST_WORKERS = 8
 _SAME = "The model stays the same."
-_SAME_ORDER = "The model stays the same; the training gets no new key."
-_ROUNDED = "The model stays the same but for rounding."
 # Steps before the first that is timed, and timed steps.
 WARMUP, STEPS = 10, 20
 MOST_S = 1800.0
@@ -279,12 +277,12 @@ def _larger_micro_batch(profile: StepProfile, train: Mapping[str, Any]) -> Chang
         return None
     rows = train["global_batch_size"] // profile.world_size
     what = f"Take the whole batch at once: train.micro_batch_size {rows}, which needs more memory."
-    return Change(what, _SAME_ORDER, {**train, "micro_batch_size": rows})
+    return Change(what, "The model stays the same; the training gets no new key.", {**train, "micro_batch_size": rows})
 
 
 def _compiled(train: Mapping[str, Any]) -> Change:
     what = "Compile the module's parts: call `.compile()` on each submodule in the module's configure_model."
-    return Change(what, _ROUNDED, dict(train), compiled=True)
+    return Change(what, "The model stays the same but for rounding.", dict(train), compiled=True)
 
 
 def _with_trainer(train: Mapping[str, Any], **settings: Any) -> Mapping[str, Any]:
@@ -337,10 +335,9 @@ def profile(run: Run, dataset: Dataset | None) -> Profiled:
     """Profile the training of a run's settings on its dataset.
 
     Raises:
-        UsageError: the training runs elsewhere, or ends before a step could be timed.
+        UsageError: the training ends before a step could be timed.
         UserCodeError: the module raised.
     """
-    refuse_elsewhere(run.spec.train)
     settings = run.train_settings()
     with scratch.make("profile") as folder:
         log.info("profile: %s timed steps after %s of warm-up", STEPS, WARMUP)

@@ -56,7 +56,7 @@ SLOW_S = 120.0
 log = logging.getLogger("trainwright")
 
 
-def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:
+def sensor_of(spec: PipelineSpec, root: Path, store: Store) -> Sensor:
     """The sensor of a spec in its folder `root`; UsageError if the spec has none."""
     wanted = spec.schedule.sensor
     if wanted is None or isinstance(spec.data, str):
@@ -74,7 +74,7 @@ def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[flo
     def complete(uris: Iterable[str]) -> set[str]:
         return _beside(uris, wanted.done_file, sources, root)
 
-    return Sensor(store, spec.name, listed, complete, wanted.settle_s, sleep)
+    return Sensor(store, spec.name, listed, complete, wanted.settle_s)
 
 
 def _beside(uris: Iterable[str], done_file: str | None, sources: list[SourceSpec], root: Path) -> set[str]:
@@ -280,8 +280,7 @@ class Sensor:
     def _record(self, sensor: str, n: int, files: Iterable[str], *, whole: bool, starts: bool) -> SensorStep | None:
         """Create step `n`; None if another sensor was faster."""
         step = SensorStep(sensor=sensor, n=n, files=sorted(files), whole=whole, starts=starts, by=actor(), at=now())
-        path = layout.sensor_step(self.pipeline, n)
-        return step if self.store.create_once(path, step.to_json()) else None
+        return step if self.store.create_once(layout.sensor_step(self.pipeline, n), step.to_json()) else None
 
     def _move(self, cursor: Versioned | None, step: SensorStep) -> Versioned | None:
         """Move the cursor to a step; None if another sensor moved it."""
@@ -327,27 +326,24 @@ class Backfill:
 
     def begin(self, window: Window) -> None:
         """Record that a window was begun; once."""
-        self._record(window, "begun", BackfilledWindow(start=_iso(window.start), end=_iso(window.end), **_now_by()))
+        self._record(window, "begun")
 
     def end(self, window: Window, report: RunReport) -> None:
         """Record a window's final verdict; once. A run that can continue has none."""
         if report.verdict in FINAL:
-            done = BackfilledWindow(
-                start=_iso(window.start),
-                end=_iso(window.end),
-                run_id=report.run_id,
-                verdict=report.verdict,
-                **_now_by(),
-            )
-            self._record(window, "ended", done)
+            self._record(window, "ended", run_id=report.run_id, verdict=report.verdict)
 
     def ended(self, window: Window) -> BackfilledWindow | None:
         """The window's verdict, however long ago; None if it has none."""
         path = layout.backfilled(self.pipeline, _window_name(window), "ended")
         return self.store.find_as(path, BackfilledWindow.from_json)
 
-    def _record(self, window: Window, what: str, record: BackfilledWindow) -> None:
-        self.store.create_once(layout.backfilled(self.pipeline, _window_name(window), what), record.to_json())
+    def _record(self, window: Window, what: str, **verdict: str) -> None:
+        times = {"start": _iso(window.start), "end": _iso(window.end)}
+        self.store.create_once(
+            layout.backfilled(self.pipeline, _window_name(window), what),
+            BackfilledWindow(**times, by=actor(), at=now(), **verdict).to_json(),
+        )
 
 
 def windows_between(first: str, last: str, every: str, present: datetime | None = None) -> list[Window]:
@@ -386,10 +382,6 @@ def _length(text: str) -> timedelta:
             f"--every: {text!r} is not a length above 0.", remedy="Write a number and s, m, h, d or w: 1d."
         ) from error
     return width.end - width.start
-
-
-def _now_by() -> dict[str, str]:
-    return {"by": actor(), "at": now()}
 
 
 def _iso(moment: datetime) -> str:

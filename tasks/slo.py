@@ -315,8 +315,7 @@ class RunLedger:
 
 def blame_of(cause: str) -> Blame:
     """Who is to blame for a failure: the user's code or spec, or everything around it."""
-    error = from_json({"cause": cause})
-    return "user" if isinstance(error, UserCodeError | UsageError) else "infrastructure"
+    return "user" if isinstance(from_json({"cause": cause}), UserCodeError | UsageError) else "infrastructure"
 
 
 def read_ledger(store: Store, since: datetime, now: datetime) -> RunLedger:

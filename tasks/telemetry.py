@@ -410,22 +410,16 @@ class TracedRun:
         error = "failed" if result.status == "failed" else ""
         self._spans.ended(result.name, context, self._root, (began, now_s()), attributes, error=error)
 
-    def _node(self, number: int) -> tuple[Context, Context]:
-        """The context of the stage that launched a node, and of the node."""
-        assert self._gang is not None, "a node is of a generation"
-        above, generation = self._gang
-        return above, above.child("node", generation, number)
-
     def _end_gang(self, usage: GangUsage) -> None:
         """Send the spans of a generation's nodes and ranks."""
         if self._gang is None:
             return
+        above, generation = self._gang
         error = "" if usage.ended == "done" else usage.ended if usage.ended in _CAUSES else "other"
         for node in usage.nodes:
-            above, context = self._node(node.number)
+            context = above.child("node", generation, node.number)
             about = {"trainwright.generation": usage.generation, "trainwright.node": node.number}
-            times = (node.started, node.released)
-            self._spans.ended(f"node {node.number}", context, above, times, about, error=error)
+            self._spans.ended(f"node {node.number}", context, above, (node.started, node.released), about, error=error)
             message = self._messages.get(node.number)
             for report in () if message is None else reports_of(message):
                 rank, began = context.child("rank", report.rank), self._heard[node.number]

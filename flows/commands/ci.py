@@ -9,7 +9,6 @@ import argparse
 import atexit
 import os
 import secrets
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from data_contracts.load import load_spec
 from data_contracts.run_report import CiReport
 from flows.commands.guard import Answer, log, run_text
 from flows.commands.run import run_line
-from flows.commands.server import QUIET
+from flows.commands.server import QUIET, flow_parameters
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files import replace_text
 from infra.orchestrator import api, remote_runs
 from infra.orchestrator.server import ensure_server, server_status
-from infra.store import absolute_address
 from infra.written_files import record_written
 from tasks.ci import (
     MOST_BYTES,
@@ -100,7 +98,7 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:
         with api.asking(retries=2) as client:
-            flow_run = remote_runs.begin(client, title, _parameters(arguments))
+            flow_run = remote_runs.begin(client, title, flow_parameters(arguments))
         log.info("started the remote run %s of %s", flow_run.name, title)
         ended = remote_runs.follow(flow_run)
     except TrainwrightError:
@@ -121,19 +119,6 @@ def _connect() -> None:
             remedy="Set PREFECT_API_URL to its address, and PREFECT_API_AUTH_STRING if it asks for a password.",
         )
     ensure_server()
-
-
-def _parameters(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the flow gets instead of what the deployment gives it."""
-    asked = {
-        "window": arguments.window,
-        "set": shlex.join(arguments.set),
-        "key": arguments.key,
-        "store": arguments.store and absolute_address(arguments.store),
-        "new": arguments.new,
-        "rehash": arguments.rehash,
-    }
-    return {field: value for field, value in asked.items() if value}
 
 
 def _notes(report: CiReport, title: str, spec: Path) -> list[str]:

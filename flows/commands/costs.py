@@ -12,12 +12,10 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
-from data_contracts.executions import ExecutionUsage
 from data_contracts.quoting import escaped
 from flows.commands.guard import Answer, log
 from flows.commands.terminal import table
@@ -25,7 +23,7 @@ from infra.quantities import size
 from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.costs.charges import Charge, shared
+from tasks.costs.charges import Charged, shared
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.months import month_costs, month_named
 from tasks.costs.sums import Sum, charged, check_words, sums
@@ -100,9 +98,6 @@ def _usage_of(store: Store, run_id: str) -> Usage | TrainwrightError:
         return error
 
 
-Found = list[tuple[ExecutionUsage, Charge]]
-
-
 def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
     if not groups:
         return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
@@ -130,7 +125,7 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
     return "\n".join(text)
 
 
-def _unpriced(total: Sum, charged: Found) -> list[str]:
+def _unpriced(total: Sum, charged: Sequence[Charged]) -> list[str]:
     """How many node-hours have no known price, and on which machines and pools they were."""
     if not total.unpriced_s:
         return []
@@ -169,7 +164,7 @@ def _waste(group: Sum) -> str:
 
 def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     """The figures of the month by pipeline, and the page."""
-    from flows.commands.reports import write_page  # slow, and costs without --month do not need it
+    from flows.commands.reports import free_file, write_page  # slow, and costs without --month do not need it
 
     if arguments.format != "table" or arguments.by != "pipeline":
         option = "--by" if arguments.format == "table" else f"--format {arguments.format}"
@@ -180,9 +175,7 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     month, now = month_named(arguments.month), datetime.now(UTC)
     if month.start > now:
         raise UsageError(f"--month: {month.name} lies in the future.", remedy="Name a month that has begun.")
-    out = None if arguments.html is None else Path(arguments.html)
-    if out is not None and (out.exists() or out.is_symlink()):
-        raise UsageError(f"{out} exists already.", remedy="Name another file with --html.")
+    out = free_file(arguments.html, "--html")
     found = [month_costs(store, month, now) for store in stores]
     value = {
         "month": month.name,
@@ -201,18 +194,14 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     return Answer(text, value)
 
 
-def focus_csv(charged: Sequence[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> str:
+def focus_csv(charged: Sequence[Charged], so_far: set[str]) -> str:
     """Rows of FOCUS, with a warning for the time that has none because its price is unknown."""
     if (missing := left_out_s(charged)) > 0:
         log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
-    return _csv(columns(), [list(row.values()) for row in rows(charged, so_far)])
-
-
-def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(map(_cell, head))
-    writer.writerows(map(_cell, line) for line in lines)
+    writer.writerow(map(_cell, columns()))
+    writer.writerows(map(_cell, row.values()) for row in rows(charged, so_far))
     return page.getvalue().rstrip("\n")
 
 

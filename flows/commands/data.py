@@ -58,8 +58,7 @@ def contract(arguments: argparse.Namespace) -> Answer:
         )
     if arguments.out is not None and arguments.action not in ("infer", "docs"):
         raise UsageError(f"contract {arguments.action}: --out has no effect.", remedy="Leave it out.")
-    actions = {"infer": infer, "explain": _explain, "docs": docs}
-    return actions[arguments.action](arguments)
+    return {"infer": infer, "explain": _explain, "docs": docs}[arguments.action](arguments)
 
 
 def _explain(arguments: argparse.Namespace) -> Answer:
@@ -134,8 +133,9 @@ def infer(arguments: argparse.Namespace) -> Answer:
     files = resolve_sources(
         [source], root=Path.cwd(), window=None, window_path=None, cache=settings.state_folder(), field="SOURCE"
     )
-    request = LookRequest(files=files, sources=[source], root=str(Path.cwd()))
-    drafted = run_child(DRAFT, request, memory_share=MEMORY_SHARE)
+    drafted = run_child(
+        DRAFT, LookRequest(files=files, sources=[source], root=str(Path.cwd())), memory_share=MEMORY_SHARE
+    )
     if not drafted.rows:
         raise UsageError(f"{uri} has no rows to learn from.", remedy="Name a source with rows.")
     made = Draft(**drafted.model_dump(exclude={"schema_version", "text_from", "csv"}))

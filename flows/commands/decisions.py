@@ -82,8 +82,11 @@ def _show_question(question: Question, decision: str, arguments: argparse.Namesp
 
 def question_lines(question: Question) -> list[str]:
     """What a question is about: the alias, the candidate, the champion, what the gates found, and the deadline."""
-    none = "none; it would be the first version"
-    champion = none if question.champion is None else f"version {question.champion_version}, id {question.champion.id}"
+    champion = (
+        "none; it would be the first version"
+        if question.champion is None
+        else f"version {question.champion_version}, id {question.champion.id}"
+    )
     return [
         f"The run {question.run_id} of {question.pipeline} asks: may this candidate become {question.name}?",
         f"  candidate  checkpoint {question.candidate.id}",
@@ -116,7 +119,7 @@ def protect(arguments: argparse.Namespace) -> Answer:
     alias = alias or "champion"
     if not is_name(model) or not is_name(alias) or alias == "history":
         raise UsageError(f"{arguments.name} cannot be a model and its alias.", remedy="Write it as NAME@ALIAS.")
-    store = _store_of_alias(arguments.store, model)
+    store = store_with(arguments, or_only=True)
     if arguments.off and arguments.key:
         raise UsageError("protect: --off and --key were given.", remedy="Give one of them.")
     by, why, key = audit.actor(), arguments.reason, configured_key()
@@ -143,22 +146,19 @@ def protect(arguments: argparse.Namespace) -> Answer:
     return Answer(sentence, decision.to_json())
 
 
-def _store_of_alias(uri: str | None, model: str) -> Store:
-    """The named store, the known store that has the model, or the only known store: the model may not exist yet."""
-    stores = known_store_list(uri)
-    having = [store for store in stores if store.list(layout.models(model))]
-    if having or len(stores) == 1:
-        return (having or stores)[0]
-    raise not_found(f"model {model}", stores)
+def store_with(arguments: argparse.Namespace, what: str = "model", *, or_only: bool = False) -> Store:
+    """The known store that has the named model; UsageError that calls it `what` if none has it.
 
-
-def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
-    """The known store that has the named model; UsageError that calls it `what` if none has it."""
+    Args:
+        or_only: take the only known store even if the model does not exist yet.
+    """
     model = arguments.name.partition("@")[0]
     stores = known_store_list(arguments.store)
     for store in stores if is_name(model) else ():
         if store.list(layout.models(model)):
             return store
+    if or_only and len(stores) == 1:
+        return stores[0]
     raise not_found(f"{what} {model}", stores)
 
 
@@ -221,8 +221,7 @@ def _hold_affected(store: Store, result: Affected, reason: str) -> list[str]:
     sentences = []
     for model, alias, _ in registry.aliases(store, ended=True):
         checkpoints = {version.checkpoint_id: version.version for version in result.versions if version.model == model}
-        about = provenance_of("affected")
-        if receipt := hold(store, model, alias, checkpoints, result.requirement, reason, about):
+        if receipt := hold(store, model, alias, checkpoints, result.requirement, reason, provenance_of("affected")):
             sentences.append(receipt.sentence)
     return sentences
 

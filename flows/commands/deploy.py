@@ -12,7 +12,7 @@ from data_contracts.canonical import valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_store
 from flows.commands.guard import Answer, log
-from flows.commands.server import connect
+from flows.commands.server import connect, flow_parameters
 from infra.budgets import refuse_by_policy
 from infra.orchestrator.automations import (
     find_blocks,
@@ -65,7 +65,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         pool=arguments.pool,
         spec=str(path),
         schema=parameter_schema(retrain).model_dump_for_openapi(),
-        parameters=_parameters(arguments),
+        parameters=flow_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
         tags=(*pipeline_tags(spec.name, spec.tags), *notify_tags(spec.notify)),
@@ -189,14 +189,3 @@ def _name(name: str) -> str:
         return valid_name(name)
     except ValueError as error:
         raise UsageError(f"--name: {error}.", remedy="Choose another name for the deployment.") from error
-
-
-def _parameters(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the flow gets beside the spec."""
-    asked = {
-        "window": arguments.window,
-        "set": shlex.join(arguments.set),
-        "store": arguments.store and absolute_address(arguments.store),
-        "rehash": arguments.rehash,
-    }
-    return {field: value for field, value in asked.items() if value}

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import psutil
 
@@ -51,26 +50,16 @@ class Check:
     problem: str = ""
 
 
-class _Folder(TypedDict):
-    """A folder that was left behind, as `--json` shows it."""
-
-    path: str
-    bytes: int
-    age_s: int
-    made_for: str
-    why_kept: str
-
-
 def doctor(arguments: argparse.Namespace) -> Answer:
     """The `doctor` command; it removes and starts nothing. The largest exit code of a failed check, else 0."""
     checks = inspect_machine()
-    left: list[_Folder] = []
+    left: list[Leftover] = []
     if all(check.ok for check in checks if check.name == "state"):
-        left = [_as_json(one) for one in scratch.leftovers()]
+        left = scratch.leftovers()
         checks += [*_prefect(), *_stores(), *_scratch(left)]
     lines = [f"{'ok ' if c.ok else 'NO '} {c.name:<9} {c.fact}{'' if c.ok else '. ' + c.remedy}" for c in checks]
     wrong = [check.exit_code for check in checks if not check.ok]
-    value = {"ok": not wrong, "checks": [vars(c) for c in checks], "scratch": left}
+    value = {"ok": not wrong, "checks": [vars(c) for c in checks], "scratch": [_as_json(folder) for folder in left]}
     return Answer("\n".join(lines), value, max(wrong, default=0))
 
 
@@ -158,7 +147,7 @@ def _store(uri: str, options: Mapping[str, Any]) -> Check | None:
         return Check("store", False, error.message.rstrip("."), remedy, error.exit_code)
 
 
-def _as_json(left: Leftover) -> _Folder:
+def _as_json(left: Leftover) -> dict[str, object]:
     return {
         "path": str(left.path),
         "bytes": left.num_bytes,
@@ -168,22 +157,22 @@ def _as_json(left: Leftover) -> _Folder:
     }
 
 
-def _scratch(left: list[_Folder]) -> list[Check]:
+def _scratch(left: list[Leftover]) -> list[Check]:
     """A line for each folder, or one line for many folders that stay for the same reason."""
-    by_reason: dict[str, list[_Folder]] = {}
-    for one in left:
-        by_reason.setdefault(one["why_kept"] or SWEPT, []).append(one)
+    by_reason: dict[str, list[Leftover]] = {}
+    for folder in left:
+        by_reason.setdefault(folder.why_kept or SWEPT, []).append(folder)
     facts = []
     for reason, folders in by_reason.items():
         if len(folders) > SCRATCH_LINES:
-            places = ", ".join(sorted({str(Path(one["path"]).parent) for one in folders}))
-            total = size(sum(one["bytes"] for one in folders))
+            places = ", ".join(sorted({str(folder.path.parent) for folder in folders}))
+            total = size(sum(folder.num_bytes for folder in folders))
             why = OF_MANY.get(reason, reason)
             facts.append(f"{len(folders)} folders in {places}, left behind, {total} (--json lists them): {why}")
         else:
             facts += [
-                f"{one['path']}, left behind, {size(one['bytes'])}, {duration(one['age_s'])} old: {reason}"
-                for one in folders
+                f"{folder.path}, left behind, {size(folder.num_bytes)}, {duration(round(folder.age_s))} old: {reason}"
+                for folder in folders
             ]
     return [Check("scratch", True, fact) for fact in facts]
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,13 +26,12 @@ from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
 from flows.commands.guard import Answer, log
+from flows.commands.reports import write_page
 from flows.commands.server import connect
 from flows.commands.terminal import table
-from infra.files import replace_bytes
 from infra.orchestrator.resuming import refuse_without_consent
 from infra.processes.processes import terminable
 from infra.quantities import duration
-from infra.settings import state_folder
 from infra.store import Store, absolute_address
 from infra.store.opening import own_store
 from infra.usage import cost
@@ -164,10 +163,7 @@ def _preview(spec: PipelineSpec, tried: list[Fault], left_out: dict[str, str], a
 
 
 def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) -> Answer:
-    folder = state_folder() / "pages"
-    folder.mkdir(exist_ok=True)
-    page = folder / f"{new_run_id()}-gameday.html"
-    replace_bytes(page, game_day_page(name, outcomes, began, took_s).encode(), mode=0o600)
+    page = write_page(game_day_page(name, outcomes, began, took_s).encode(), None, f"{new_run_id()}-gameday")
     error = _error(name, outcomes)
     lines = [
         table(
@@ -185,7 +181,7 @@ def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) 
         "pipeline": name,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(took_s, 1),
-        "faults": [one.to_json() for one in outcomes],
+        "faults": [asdict(one) for one in outcomes],
         "page": str(page),
     }
     return Answer("\n".join(lines), value, 0 if error is None else error.exit_code, error)
@@ -256,8 +252,9 @@ def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> O
     if times is None:
         return not_injected(fault, failure)
     train = day.spec.train
-    limit_s = fault.limit_s(train.hang_timeout_s)
-    return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)
+    return judged(
+        fault, times, failure=failure, limit_s=fault.limit_s(train.hang_timeout_s), nodes=train.nodes, same_weights=same
+    )
 
 
 def _training(day: GameDay, store: Store, fault: Fault | None) -> ConductedTraining:

@@ -234,8 +234,7 @@ def _log_to_stderr(quiet: bool) -> None:
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if logging.lastResort is not None:  # for all other loggers
         logging.lastResort.setLevel(logging.ERROR if quiet else logging.WARNING)
-    as_json = os.environ.get(LOG_FORMAT) == "json"
-    handler.setFormatter(JsonFormatter() if as_json else _Printable("%(message)s"))
+    handler.setFormatter(JsonFormatter() if os.environ.get(LOG_FORMAT) == "json" else _Printable("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -36,7 +36,7 @@ if is_present("predict"):
     from tasks.predict import PredictOptions, PredictSummary
     from tasks.predict import predict as predict_rows
 if is_present("reproduction"):
-    from tasks.reproduction.reproduce import RemakeComparison, Reproduction, Request
+    from tasks.reproduction.reproduce import Reproduction, Request
     from tasks.reproduction.reproduce import reproduce as make_again
 
 _CLEAR = "\r\x1b[2K"
@@ -60,12 +60,11 @@ def predict(arguments: argparse.Namespace) -> Answer:
     )
     with _progress_line(quiet=arguments.quiet or arguments.json) as show:
         summary = predict_rows(store_with(arguments), options, show)
-    found = summary.predicted
     value = {
         "model": summary.name,
         "version": summary.version,
         "output": options.output,
-        **{key: one for key, one in found.to_json().items() if key != "schema_version"},
+        **{key: one for key, one in summary.predicted.to_json().items() if key != "schema_version"},
     }
     lines = _summary_in_words(summary, options.output)
     return Answer("\n".join(lines), value, line=lines[0])
@@ -119,9 +118,13 @@ def export(arguments: argparse.Namespace) -> Answer:
             "--license is not the id of a licence.",
             remedy="Use a model hub's name for it, such as apache-2.0 or other.",
         )
-    folder = Path(arguments.dir)
     made = export_model(
-        store_with(arguments), arguments.name, arguments.to, folder, tolerance, license_id=arguments.license
+        store_with(arguments),
+        arguments.name,
+        arguments.to,
+        Path(arguments.dir),
+        tolerance,
+        license_id=arguments.license,
     )
     return Answer("\n".join(_export_lines(made, arguments.to)), {"folder": str(made.folder.absolute()), **made.record})
 
@@ -155,24 +158,27 @@ def _export_lines(made: Export, target: str) -> list[str]:
 
 def reproduce(arguments: argparse.Namespace) -> Answer:
     """The `reproduce` command."""
-    folders = {name: _folder(getattr(arguments, name)) for name in ("into", "wheels")}
-    places = NamedPlaces.of(arguments.data)
-    found = make_again(store_with(arguments), Request(arguments.name, places=places, here=arguments.here, **folders))
-    lines = [*_comparison_table(found.comparison), "", *(f"note: {note}" for note in found.notes), _verdict(found)]
-    code = 0 if found.comparison.equal else CorruptError.exit_code
-    return Answer("\n".join(lines), found.to_json(), code, line=lines[-1])
-
-
-def _folder(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-def _comparison_table(comparison: RemakeComparison) -> list[str]:
+    request = Request(
+        arguments.name,
+        into=arguments.into,
+        places=NamedPlaces.of(arguments.data),
+        wheels=arguments.wheels,
+        here=arguments.here,
+    )
+    found = make_again(store_with(arguments), request)
     rows = [
         (row.what, row.recorded[:SHOWN], row.made[:SHOWN] or "none", "equal" if row.equal else "differs")
-        for row in comparison.rows
+        for row in found.comparison.rows
     ]
-    return [table(("what", "recorded", "made", ""), rows)]
+    lines = [
+        table(("what", "recorded", "made", ""), rows),
+        "",
+        *(f"note: {note}" for note in found.notes),
+        _verdict(found),
+    ]
+    return Answer(
+        "\n".join(lines), found.to_json(), 0 if found.comparison.equal else CorruptError.exit_code, line=lines[-1]
+    )
 
 
 def _verdict(reproduction: Reproduction) -> str:

@@ -21,7 +21,7 @@ from data_contracts.canonical import iso_month
 from data_contracts.errors import NodeLost, UsageError
 from data_contracts.load import load_spec
 from data_contracts.messages.commands import Reaped
-from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
+from data_contracts.rules import Budgets, Policy, RulesVersion, shown
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
@@ -123,8 +123,7 @@ def drain(arguments: argparse.Namespace) -> Answer:
 
 def restore(arguments: argparse.Namespace) -> Answer:
     """The `restore` command; UsageError if the node is not drained."""
-    store = _store_of_node(arguments)
-    decision = decide(store, arguments.node, drained=False, reason=checked_reason(arguments.reason))
+    decision = decide(_store_of_node(arguments), arguments.node, drained=False, reason=checked_reason(arguments.reason))
     return Answer(f"The node {arguments.node} takes part again, and its figures begin anew", decision.to_json())
 
 
@@ -175,8 +174,7 @@ def gc(arguments: argparse.Namespace) -> Answer:
         call("collect", store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _kinds_table(store, done, arguments.dry_run)
-    value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()
-    return Answer(text, value, line=text.splitlines()[-1])
+    return Answer(text, {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json(), line=text.splitlines()[-1])
 
 
 def _swept_store(uri: str | None) -> Store:
@@ -216,16 +214,17 @@ def budget(arguments: argparse.Namespace) -> Answer:
             lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
             lines.append("")
         value.append({"store": store.uri, **_in_force(version), "budgets": [one.to_json() for one in found]})
-    nothing = "No budget is set; `trainwright budget apply FILE` sets them."
-    return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
+    return Answer(
+        "\n".join(lines).rstrip() or "No budget is set; `trainwright budget apply FILE` sets them.",
+        {"month": wanted, "stores": value},
+    )
 
 
 def policy(arguments: argparse.Namespace) -> Answer:
     """The `policy` command."""
     if arguments.action == "apply":
         store = _rules_store(arguments)
-        content = read_rules(_rules_file(arguments), Policy)
-        made = apply_rules(store, "policy", content.model_dump(mode="json"))
+        made = apply_rules(store, "policy", read_rules(_rules_file(arguments), Policy).model_dump(mode="json"))
         return Answer(
             f"{store.uri}: {_version_in_words(made)}; it holds for every spec from now on", _version_json(made)
         )
@@ -238,8 +237,9 @@ def policy(arguments: argparse.Namespace) -> Answer:
             rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
             lines += [f"{store.uri}: {_version_in_words(version)}", table(["tag", "values"], rows), ""]
         value.append({"store": store.uri, **_in_force(version)})
-    nothing = "No policy is set; `trainwright policy apply FILE` sets one."
-    return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
+    return Answer(
+        "\n".join(lines).rstrip() or "No policy is set; `trainwright policy apply FILE` sets one.", {"stores": value}
+    )
 
 
 def _apply_budgets(arguments: argparse.Namespace) -> Answer:
@@ -284,10 +284,9 @@ def _budget_month(text: str | None) -> str:
 
 
 def _version_in_words(version: RulesVersion) -> str:
-    kind: Kind = version.kind
     checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
     signed = f", {checked}" if version.signature is not None else ""
-    return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
+    return f"version {version.n} of the {version.kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
 
 
 def _in_force(version: RulesVersion | None) -> dict[str, object]:

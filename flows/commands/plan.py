@@ -6,6 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from humanize import natural_list
+
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.guard import Answer
 from flows.commands.terminal import table
@@ -14,7 +16,7 @@ from infra.quantities import BYTES, SECONDS, in_words, size
 from tasks.budgets import balances_of_spec
 from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate, estimate
-from tasks.estimates.offers import Offer
+from tasks.estimates.offers import Offer, figure, money
 from tasks.queries.plan import plan as plan_run
 from tasks.run.resolve import RunOptions, chosen_code, look_at_past_checkpoints
 from tasks.run.run import open_run
@@ -111,9 +113,10 @@ def _time(estimate: Estimate) -> list[str]:
     lines += [f"  {line}" for line in text.splitlines()]
     if estimate.whole is None:
         missing = [stage.stage for stage in estimate.stages if stage.time is None]
-        lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
+        lines.append(f"  The time of the whole run is unknown, because that of {natural_list(missing)} is unknown.")
     else:
-        whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
+        span = _range(estimate.whole)
+        whole = f"{in_words(estimate.whole.expected, SECONDS)}{f' ({span})' if span else ''}"
         lines.append(f"  In all {whole}. Cost: {_whole_cost(estimate)}.")
     if estimate.unreadable:
         runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
@@ -125,7 +128,7 @@ def _figures(stage: StageEstimate) -> tuple[str, str, str]:
     if stage.time is None:
         return "unknown", "", "unknown"
     amounts = stage.amounts
-    cost = "unknown" if amounts is None else " + ".join(_money(value, name) for name, value in sorted(amounts.items()))
+    cost = "unknown" if amounts is None else " + ".join(money(value, name) for name, value in sorted(amounts.items()))
     return in_words(stage.time.expected, SECONDS), _range(stage.time), cost
 
 
@@ -135,33 +138,16 @@ def _range(span: Span) -> str:
     return "" if least == most else f"{least} to {most}"
 
 
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
 def _whole_cost(estimate: Estimate) -> str:
     amounts = estimate.amounts
     if not amounts:
         unpriced = sorted({place for stage in estimate.stages for place in stage.unpriced})
-        return f"unknown, because no price is known for {_listed(unpriced) or 'its machines'}"
+        return f"unknown, because no price is known for {natural_list(unpriced) or 'its machines'}"
     costs = []
     for currency, (expected, least, most) in sorted(amounts.items()):
-        first, last = _figure(least), _figure(most)
-        costs.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
+        first, last = figure(least), figure(most)
+        costs.append(f"{money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
     return " + ".join(costs)
-
-
-def _listed(names: list[str]) -> str:
-    """Names as people list them: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
-
-
-def _figure(amount: float) -> str:
-    return f"{amount:,.4f}" if amount < 1 else f"{amount:,.2f}"
-
-
-def _money(amount: float, currency: str) -> str:
-    return f"{_figure(amount)} {currency}"
 
 
 def _machines(estimate: Estimate) -> list[str]:
@@ -184,7 +170,7 @@ def _offer(offer: Offer) -> tuple[str, ...]:
         f"{offer.nodes} × {offer.devices}",
         offer.strategy,
         f"{size(offer.per_device_bytes)} of {size(offer.memory_bytes)}",
-        _money(offer.per_hour, offer.currency),
+        money(offer.per_hour, offer.currency),
         time,
-        "unknown" if offer.amount is None else _money(offer.amount, offer.currency),
+        "unknown" if offer.amount is None else money(offer.amount, offer.currency),
     )

@@ -58,8 +58,9 @@ def init(arguments: argparse.Namespace) -> Answer:
     lines = [] if adds else [f"{spec} {begins if fine_tunes else 'is a pipeline that runs as it is'}."]
     lines += [f"wrote {file}" for file in extras]
     lines += [] if adds else [f"Next: trainwright run {spec}"]
-    files = [os.path.relpath(file, folder) for file in extras]
-    return Answer("\n".join(lines), {"spec": str(spec), "name": name, "files": files})
+    return Answer(
+        "\n".join(lines), {"spec": str(spec), "name": name, "files": [os.path.relpath(file, folder) for file in extras]}
+    )
 
 
 def _free_name(folder: Path) -> str:

@@ -158,8 +158,14 @@ def logs(arguments: argparse.Namespace) -> Answer:
         lines += kept if arguments.rank is not None else kept[-LOG_LINES:]
         if one.text is None:
             lines.append("(nothing of its log is kept yet)")
-    ranks = [{**asdict(one.status), "log": one.text} for one in rank_logs]
-    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": ranks})
+    return Answer(
+        "\n".join(lines),
+        {
+            "run_id": run.run_id,
+            "training": training,
+            "ranks": [{**asdict(one.status), "log": one.text} for one in rank_logs],
+        },
+    )
 
 
 def show(arguments: argparse.Namespace) -> Answer:
@@ -264,7 +270,8 @@ def history(arguments: argparse.Namespace) -> Answer:
     lines: list[str] = []
     aliases: dict[str, object] = {}
     for name, moves in moves_of(store, model, alias).items():
-        held = _held(store, model, name)
+        pointer = registry.read_alias(store, model, name)
+        held = registry.holds(store, pointer and pointer[0])
         lines += ["", *_history_lines(model, name, moves, held)]
         protected = protection(store, model, name)
         lines += ["", f"protected, because {protected.sentence}"] if protected is not None else []
@@ -276,15 +283,17 @@ def history(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines[1:]), {"model": model, "aliases": aliases})
 
 
-def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
-    found = registry.read_alias(store, model, alias)
-    return registry.holds(store, found and found[0])
-
-
 def _history_lines(model: str, alias: str, moves: list[Move], holds: tuple[Hold, ...]) -> list[str]:
     count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
     rows = [
-        (readable(move.at), move.by or "?", move.trigger, _versions(move), _why(model, alias, move)) for move in moves
+        (
+            readable(move.at),
+            move.by or "?",
+            move.trigger,
+            _versions(move),
+            move.sentence.removeprefix(f"{model}@{alias} "),
+        )
+        for move in moves
     ]
     last = moves[-1]
     names = "names nothing any more" if last.kind == "ended" else f"is version {last.after}"
@@ -309,11 +318,6 @@ def _versions(move: Move) -> str:
     if move.kind in ("kept", "ended"):
         return f"{move.after}"
     return f"{'–' if move.before is None else move.before} → {'–' if move.after is None else move.after}"
-
-
-def _why(model: str, alias: str, move: Move) -> str:
-    """The receipt's sentence without the alias's name, which stands above the table."""
-    return move.sentence.removeprefix(f"{model}@{alias} ")
 
 
 def _canary_lines(note: CanaryNote) -> list[str]:

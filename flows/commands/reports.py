@@ -47,7 +47,7 @@ _WHY_LEFT_OUT = {
 
 def report(arguments: argparse.Namespace) -> Answer:
     """Write the page."""
-    out = None if arguments.out is None else free_file(arguments.out)
+    out = free_file(arguments.out)
     run = reopen_run(arguments.run, arguments.store)
     ended = latest_report(run.store, run.run_id)
     with noting_damage() as damage:
@@ -61,11 +61,13 @@ def report(arguments: argparse.Namespace) -> Answer:
     return Answer(text, value)
 
 
-def free_file(name: str) -> Path:
-    """The file of `--out`; UsageError if it exists."""
+def free_file(name: str | None, option: str = "--out") -> Path | None:
+    """The file that an option names; None without it. UsageError if the file exists."""
+    if name is None:
+        return None
     path = Path(name)
     if path.exists() or path.is_symlink():
-        raise UsageError(f"{path} exists already.", remedy="Name another file with --out.")
+        raise UsageError(f"{path} exists already.", remedy=f"Name another file with {option}.")
     return path
 
 
@@ -89,7 +91,7 @@ def write_page(page: bytes, out: Path | None, name: str) -> Path:
 
 def diff(arguments: argparse.Namespace) -> Answer:
     """The `diff` command; with `--out` also as a page."""
-    out = None if arguments.out is None else free_file(arguments.out)
+    out = free_file(arguments.out)
     stores = known_store_list(arguments.store)
     with noting_damage() as damage:
         found = compare_sides(find_side(stores, arguments.before), find_side(stores, arguments.after))
@@ -143,8 +145,9 @@ def slo(arguments: argparse.Namespace) -> Answer:
         if known.unreadable:
             log.warning("%d runs of %s have damaged records and are not counted.", len(known.unreadable), store.uri)
         missed += [f"{one.name} in {store.uri}" for one in found if one.state == "missed"]
-        results_json = [one.to_json() for one in found]
-        value.append({"store": store.uri, "objectives": results_json, "unreadable": list(known.unreadable)})
+        value.append(
+            {"store": store.uri, "objectives": [one.to_json() for one in found], "unreadable": list(known.unreadable)}
+        )
     text = "\n".join(lines).rstrip() or "No store is known on this machine."
     answer = {"since": (now - WINDOW).isoformat(timespec="seconds"), "until": now.isoformat(timespec="seconds")}
     shown = {**answer, "stores": value, "missed": missed}

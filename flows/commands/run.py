@@ -14,9 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -147,13 +146,9 @@ def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
             "train: --profile trains nothing that stays, so --out and --curves have nothing to write.",
             remedy="Leave them out, or leave --profile out.",
         )
-    said, value = write_profile(run, _profile(run))
-    return Answer(said, {"profile": value})
-
-
-def _profile(run: Run) -> Profiled:
     refuse_elsewhere(run.spec.train)
-    return profile(run, *EarlierHandoffs(run).inputs(train))
+    said, value = write_profile(run, profile(run, *EarlierHandoffs(run).inputs(train)))
+    return Answer(said, {"profile": value})
 
 
 def write_profile(run: Run, profiled: Profiled) -> tuple[str, dict[str, object]]:
@@ -187,34 +182,22 @@ def backfill(arguments: argparse.Namespace) -> Answer:
     planned = Backfill(open_spec_store(spec, loaded.root, arguments.store), spec.name, windows)
     planned.refuse_overlaps()
     connect("cli")  # one server for all of them
-    with _WindowRuns(planned, arguments).at_work() as runs:
-        ends = runs.all()
+    ends = _WindowRuns(planned, arguments).all()
     rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
     codes = [ends[window][2] for window in windows if window in ends]
     code = next((one for one in codes if one in _STOPPING_CODES), next((one for one in codes if one), 0))
-    listed = [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]
-    return Answer(table(_WINDOWS_HEAD, rows), {"windows": listed}, code)
+    return Answer(
+        table(_WINDOWS_HEAD, rows), {"windows": [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]}, code
+    )
 
 
 class _WindowRuns:
-    """The processes of a backfill; however this process ends, they are asked to end."""
+    """The processes of a backfill; if this process is ended by a signal or an error, they are asked to end."""
 
     def __init__(self, planned: Backfill, arguments: argparse.Namespace) -> None:
         self._planned, self._arguments = planned, arguments
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
-
-    @contextmanager
-    def at_work(self) -> Iterator[_WindowRuns]:
-        """End what is still running when this context ends: by a signal, or by an error."""
-        try:
-            yield self
-        finally:
-            self._stopped = True
-            for process in list(self._running):
-                process.send_signal(signal.SIGINT)
-            for process in list(self._running):
-                process.wait()
 
     def all(self) -> dict[Window, tuple[str, str, int]]:
         """Verdict, run id and exit code of each window that was begun, or that had ended before."""

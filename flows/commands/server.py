@@ -22,6 +22,7 @@ from infra.orchestrator import lifecycle, team_server
 from infra.orchestrator.api import NO_ANALYTICS, Server, auth_string
 from infra.orchestrator.server import ensure_server, expected_server, sign_in_link
 from infra.orchestrator.worker import ensure_pool, work
+from infra.store import absolute_address
 
 # Prefect's settings for a command that shows its own progress.
 QUIET = {
@@ -103,6 +104,13 @@ def _write_proxy(folder: Path) -> Answer:
     team_server.write_proxy(folder, settings)
     text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
     return Answer(text, {"folder": str(folder)})
+
+
+def flow_parameters(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the flow `retrain` gets of a command's arguments, beside the spec."""
+    asked = {name: getattr(arguments, name, None) for name in ("window", "key", "new", "rehash")}
+    asked |= {"set": shlex.join(arguments.set), "store": arguments.store and absolute_address(arguments.store)}
+    return {field: value for field, value in asked.items() if value}
 
 
 def connect(trigger: str) -> str:

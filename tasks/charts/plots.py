@@ -62,11 +62,10 @@ _DAYS_WIDTH, _DAYS_LEFT, _DAYS_RIGHT, _DAYS_LEGEND, _DAYS_HIGH, _DAYS_BELOW = 32
 # More classes cannot be told apart in a picture.
 MOST_CLASSES = 12
 OTHER = "others"
-_SMALL = 10_000
 _BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
 _GATES_WIDTH, _GATES_ROW, _GATES_TOP = 1000, 68, 30
 _GATES_LEFT, _GATES_RIGHT = 270, 760
-_GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
+GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 @dataclass(frozen=True)
@@ -178,16 +177,16 @@ def calibration(shares: Sequence[tuple[float, float, int]], title: str) -> str:
         picture.path(points, SERIES[0])
     most = max(rows for _, _, rows in known)
     for (x, y), (sure, true, rows) in zip(points, known, strict=True):
-        radius = 3 + 6 * math.sqrt(rows / most)
-        picture.dot(x, y, radius, SERIES[0], ' fill-opacity="0.75"')
+        picture.dot(x, y, 3 + 6 * math.sqrt(rows / most), SERIES[0], ' fill-opacity="0.75"')
         picture.tip((x - 9, y - 9, 18, 18), f"sure {sure:.1%}, right {true:.1%}, {rows:,} rows")
     return picture.svg()
 
 
 def _thinned(curve: Curve) -> Curve:
     """The curve with at most about `_POINTS` points: of each stretch its smallest and its largest value."""
-    pairs = zip(curve.steps, curve.values, strict=True)
-    kept = [(step, value) for step, value in pairs if len(finite((step, value))) == 2]
+    kept = [
+        (step, value) for step, value in zip(curve.steps, curve.values, strict=True) if len(finite((step, value))) == 2
+    ]
     if len(kept) > _POINTS:
         pieces = np.array_split(np.asarray(kept), _POINTS // 2)
         at = (sorted({int(piece[:, 1].argmin()), int(piece[:, 1].argmax())}) for piece in pieces)
@@ -356,8 +355,7 @@ def _column(
             picture.rect((left, y, wide, max(up.at(below) - y, 1.0)), colours[name], more=' fill-opacity="0.88"')
             below += value
     if day.figure:
-        middle = left + wide / 2
-        picture.text((middle, up.at(below) - 5), day.figure, size=9, anchor="middle")
+        picture.text((left + wide / 2, up.at(below) - 5), day.figure, size=9, anchor="middle")
 
 
 def _days_legend(picture: Picture, lines: Sequence[Sequence[str]], colours: Mapping[str, str]) -> None:
@@ -376,7 +374,7 @@ def confusion_counts(
 
     Beyond the `MOST_CLASSES` the rarest are counted together, as `others`.
     """
-    classes, codes = _coded(np.concatenate([np.asarray(truth), np.asarray(prediction)]))
+    classes, codes = np.unique(np.concatenate([np.asarray(truth), np.asarray(prediction)]), return_inverse=True)
     rows = len(truth)
     number = len(classes)
     names = [str(one) for one in classes.tolist()]
@@ -388,16 +386,6 @@ def confusion_counts(
         codes, names, number = place[codes], [*(names[one] for one in kept), OTHER], len(kept) + 1
     counts = np.bincount(codes[:rows] * number + codes[rows:], minlength=number * number)
     return names, counts.reshape(number, number)
-
-
-def _coded(values: NDArray) -> tuple[NDArray, NDArray]:
-    """The different values in order, and the place of each value among them; small whole numbers without sorting."""
-    if values.dtype.kind in "iu" and len(values) and int(values.max()) - int(values.min()) < _SMALL:
-        low = values.min()
-        there = np.bincount(values - low) > 0
-        return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
-    classes, codes = np.unique(values, return_inverse=True)
-    return classes, codes
 
 
 def confusion(names: Sequence[str], counts: NDArray) -> str:
@@ -648,9 +636,14 @@ def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked f
             picture.line((0, top, _GATES_WIDTH, top))
         picture.text((0, top + 28), gate.name, size=14, bold=True, room=_GATES_LEFT - 24)
         picture.text((0, top + 47), gate.condition, size=12, fill=SOFT, room=_GATES_LEFT - 24)
-        colour = _GATE_COLOURS[gate.outcome]
-        figure = gate.missing[0] if gate.value is None else label(gate.value)
-        picture.text((_GATES_RIGHT + 30, top + 28), figure, size=14, bold=True, room=_GATES_WIDTH - _GATES_RIGHT - 30)
+        colour = GATE_COLOURS[gate.outcome]
+        picture.text(
+            (_GATES_RIGHT + 30, top + 28),
+            gate.missing[0] if gate.value is None else label(gate.value),
+            size=14,
+            bold=True,
+            room=_GATES_WIDTH - _GATES_RIGHT - 30,
+        )
         picture.dot(_GATES_RIGHT + 35, top + 43, 4.5, colour)
         picture.text(
             (_GATES_RIGHT + 46, top + 47), gate.outcome, size=12, fill=colour, room=_GATES_WIDTH - _GATES_RIGHT - 46
@@ -671,7 +664,7 @@ def _gates_scale(gates: Sequence[Gate]) -> Scale:
 def _draw_gate(picture: Picture, gate: Gate, scale: Scale, top: float) -> None:
     """The row's own scale: the good side shaded, the limit dashed, the interval a line, the value a dot."""
     assert gate.value is not None
-    middle, colour = top + 25, _GATE_COLOURS[gate.outcome]
+    middle, colour = top + 25, GATE_COLOURS[gate.outcome]
     picture.rect((_GATES_LEFT, middle - 13, _GATES_RIGHT - _GATES_LEFT, 26), PANEL, radius=4)
     limit = scale.at(gate.limit)
     good = (limit, _GATES_RIGHT) if gate.good_above else (_GATES_LEFT, limit)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from data_contracts.costs import NOTHING, Resources
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
@@ -26,20 +26,10 @@ Span = tuple[int, int]
 Cause = Literal[
     "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle", "unknown",
 ]  # fmt: skip
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
 _ONLY_A_SUM = ""
 DAY_US = 86_400 * MICRO
 _FAILED = ("failed", "cancelled", "killed")
-
-
-@dataclass(frozen=True)
-class ChargeSpan:
-    """The stage and the time of a charge, in microseconds; `machine`: of the machine that carries the run out."""
-
-    stage: str
-    span: Span
-    machine: bool
 
 
 def spread(used: Resources | None, over: Sequence[Span]) -> list[Resources]:
@@ -56,22 +46,22 @@ def spread(used: Resources | None, over: Sequence[Span]) -> list[Resources]:
     return shares
 
 
-def _of_process(execution: ExecutionUsage, places: Sequence[ChargeSpan]) -> list[Resources]:
+def _of_process(execution: ExecutionUsage, made: Sequence[Charge]) -> list[Resources]:
     """Each charge's share of what the run's process used: by stage, and the rest between the stages."""
-    shares = [NOTHING] * len(places)
+    shares = [NOTHING] * len(made)
     for used, stage, span in _parts(execution):
-        chosen = _places(places, stage, span)
-        for number, share in zip(chosen, spread(used, [places[n].span for n in chosen]), strict=True):
+        chosen = _places(made, stage, span)
+        for number, share in zip(chosen, spread(used, [made[n].span for n in chosen]), strict=True):
             shares[number] += share
     return shares
 
 
-def _places(places: Sequence[ChargeSpan], stage: str, span: Span | None) -> list[int]:
+def _places(made: Sequence[Charge], stage: str, span: Span | None) -> list[int]:
     """The charges that pay for a stage: of the machine, else of its nodes, else any of the machine, else any."""
-    during = [n for n, one in enumerate(places) if one.stage == stage and _meets(one.span, span)]
-    machine = [n for n, one in enumerate(places) if one.machine]
+    during = [n for n, one in enumerate(made) if one.stage == stage and _meets(one.span, span)]
+    machine = [n for n, one in enumerate(made) if one.node is None]
     # A stage whose nodes are processes of this machine has no time of its own.
-    return [n for n in during if places[n].machine] or during or machine or list(range(len(places)))
+    return [n for n in during if made[n].node is None] or during or machine or list(range(len(made)))
 
 
 def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | None]]:
@@ -80,8 +70,7 @@ def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | N
         if stage.used is not None:
             # A heartbeat may be older than the last stage's record, which then says more.
             rest -= stage.used
-            span = round(stage.began * MICRO), round(stage.ended * MICRO)
-            yield stage.used, stage.name, span
+            yield stage.used, stage.name, (_micro(stage.began), _micro(stage.ended))
     yield rest, "run", None
 
 
@@ -112,6 +101,11 @@ class Charge:
     used: Resources = NOTHING
     machine: str = ""
     share: float = 1.0
+
+    @property
+    def span(self) -> Span:
+        """Its time, in microseconds."""
+        return self.began_us, self.ended_us
 
     @property
     def node_seconds(self) -> float:
@@ -150,9 +144,10 @@ def charges(execution: ExecutionUsage) -> list[Charge]:
             following = gangs[number + 1] if number + 1 < len(gangs) else None
             made += _of_gang(execution, gang, following)
     made += [*_of_machine(execution)] or [_at_start(execution)]
-    places = [ChargeSpan(one.stage, (one.began_us, one.ended_us), one.node is None) for one in made]
-    shared = zip(made, _of_process(execution, places), strict=True)
-    made = [replace(one, used=one.used + share) if share.anything else one for one, share in shared]
+    made = [
+        replace(one, used=one.used + share) if share.anything else one
+        for one, share in zip(made, _of_process(execution, made), strict=True)
+    ]
     return [one for one in made if one.ended_us > one.began_us or one.used.anything]
 
 
@@ -209,7 +204,7 @@ def shared(charged: Sequence[Charged]) -> list[Charged]:
     for _, charge in charged:
         if key := _place(charge):
             runs = spans.setdefault(key, {})
-            runs.setdefault(charge.run_id, []).append((charge.began_us, charge.ended_us))
+            runs.setdefault(charge.run_id, []).append(charge.span)
     busy = {key: _occupancy(runs.values()) for key, runs in spans.items() if len(runs) > 1}
     divided: list[Charged] = []
     for usage, charge in charged:
@@ -224,9 +219,7 @@ def shared(charged: Sequence[Charged]) -> list[Charged]:
 
 def _place(charge: Charge) -> tuple[str, Price] | None:
     """The machine and its price: a record with another price must not take a share of what others pay."""
-    if not charge.machine or charge.ended_us <= charge.began_us:
-        return None
-    return charge.machine, charge.price
+    return (charge.machine, charge.price) if charge.machine and charge.ended_us > charge.began_us else None
 
 
 def _occupancy(runs: Iterable[list[Span]]) -> _Occupancy:
@@ -367,8 +360,7 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
 
 def _at_start(execution: ExecutionUsage) -> Charge:
     """A charge of no length, for what a process used that was killed before any time was noted."""
-    at = _micro(execution.began)
-    price = execution.price_of(HERE)
+    at, price = _micro(execution.began), execution.price_of(HERE)
     return Charge(execution.run_id, execution.execution, "run", "conductor", began_us=at, ended_us=at, price=price)
 
 

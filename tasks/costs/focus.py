@@ -72,7 +72,8 @@ def rows(charged: Sequence[Charged], so_far: set[str]) -> list[Row]:
         payer = (usage.run_id, usage.execution, charge.stage, charge.cause, charge.share < 1)
         key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((usage, charge))
-    return _with_columns(_row(group, so_far) for group in groups.values())
+    wanted = columns()
+    return [{name: row[name] for name in wanted} for row in (_row(group, so_far) for group in groups.values())]
 
 
 def left_out_s(charged: Iterable[Charged]) -> float:
@@ -152,8 +153,3 @@ def _number(value: Decimal) -> str:
     """A decimal number without an exponent and without zeros at its end."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _with_columns(made: Iterable[Row]) -> list[Row]:
-    wanted = columns()
-    return [{name: row[name] for name in wanted} for row in made]

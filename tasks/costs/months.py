@@ -168,7 +168,6 @@ def lines_of(charged: Iterable[Charged]) -> list[MonthLine]:
 
 def _line(group: list[Charged]) -> MonthLine:
     one, first = group[0]
-    known = [charge.amount for _, charge in group if charge.amount is not None]
     return MonthLine(
         run_id=one.run_id,
         pipeline=one.pipeline,
@@ -183,6 +182,6 @@ def _line(group: list[Charged]) -> MonthLine:
         uncounted_s=sum(charge.node_seconds for _, charge in group if charge.gpu_seconds is None),
         unpriced_s=sum(charge.node_seconds for _, charge in group if charge.amount is None),
         currency=first.price.currency,
-        amount=sum(known),
+        amount=sum([charge.amount for _, charge in group if charge.amount is not None]),
         used=sum((charge.used for _, charge in group), NOTHING),
     )

@@ -153,8 +153,7 @@ def in_words(amounts: Mapping[str, float]) -> str:
 
 def check_words(by: Sequence[str], executions: Sequence[ExecutionUsage]) -> None:
     """UsageError for a word that is neither one of ours nor a tag of any run; it names those that are near."""
-    tags = {name for one in executions for name in one.tags}
-    known = [*_OWN, *sorted(tags)]
+    known = [*_OWN, *sorted({name for one in executions for name in one.tags})]
     for word in by:
         # Where nothing has run yet, nobody knows which tags there are.
         if word not in known and executions:

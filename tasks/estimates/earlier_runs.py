@@ -120,17 +120,18 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
     for execution in executions:
         for stage in execution.stages:
             if stage.status == "ran":
-                seconds = max(stage.ended - stage.began, 0.0)
-                past.stages.append(PastStage(resolved.run_id, stage.name, seconds, raw_bytes))
+                past.stages.append(
+                    PastStage(resolved.run_id, stage.name, max(stage.ended - stage.began, 0.0), raw_bytes)
+                )
         if execution.ended is not None and all(stage.status != "killed" for stage in execution.stages):
             inside = sum(max(stage.ended - stage.began, 0.0) for stage in execution.stages)
-            between = max(execution.ended - execution.began - inside, 0.0)
-            past.stages.append(PastStage(resolved.run_id, "", between, raw_bytes))
+            past.stages.append(
+                PastStage(resolved.run_id, "", max(execution.ended - execution.began - inside, 0.0), raw_bytes)
+            )
         gangs = [gang for gang in execution.gangs if gang.stage == "train" and gang.nodes]
         trained = [stage for stage in execution.stages if stage.name == "train" and stage.status == "ran"]
         if len(gangs) == len(trained) == 1 and gangs[0].ended == "done":
-            whole_s = trained[0].ended - trained[0].began
-            past.trainings += _training(resolved, gangs[0], whole_s)
+            past.trainings += _training(resolved, gangs[0], trained[0].ended - trained[0].began)
 
 
 def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastTraining]:
@@ -143,7 +144,6 @@ def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastT
     # The first step is slower than others: what it takes beyond them belongs to the start.
     step_s = steps_s / (steps - 1 if gang.stepping_s else steps)
     # A training whose steps were seen at once has no rate: its time is all around.
-    rate = each / step_s if step_s > 0 else float("inf")
     return [
         PastTraining(
             run_id=resolved.run_id,
@@ -152,7 +152,7 @@ def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastT
             strategy=train["strategy"],
             nodes=len(gang.nodes),
             devices=train["devices"],
-            rate=rate,
+            rate=each / step_s if step_s > 0 else float("inf"),
             overhead_s=max(whole_s - steps * step_s, 0.0),
             epoch_samples=round(gang.steps_per_epoch * each),
         )
@@ -170,8 +170,14 @@ def settings_of(train: Mapping[str, Any], lightning: Mapping[str, Any]) -> str:
     """A digest of the settings that decide how long a step takes, beside machine, ranks and strategy."""
     trainer = lightning.get("trainer") or {}
     named = {name: trainer.get(name) for name in ("precision", "accelerator")}
-    sizes = [train["global_batch_size"], train.get("micro_batch_size")]
-    return digest([lightning.get("model"), lightning.get("optimizer"), named, sizes])
+    return digest(
+        [
+            lightning.get("model"),
+            lightning.get("optimizer"),
+            named,
+            [train["global_batch_size"], train.get("micro_batch_size")],
+        ]
+    )
 
 
 @dataclass(frozen=True)

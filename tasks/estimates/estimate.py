@@ -243,8 +243,11 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
             machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
         )
     dataset = _dataset(run)
-    layouts = sorted({train.world_size, *_ranks_of_offers()})
-    rows = [plan.micro_batch for ranks in layouts if (plan := layout_plan(train, ranks)) is not None]
+    rows = [
+        plan.micro_batch
+        for ranks in sorted({train.world_size, *_ranks_of_offers()})
+        if (plan := layout_plan(train, ranks)) is not None
+    ]
     sizes, unmeasured = measure(run, dataset, rows)
     begun_with = "" if sizes is None else sizes.begun_with
     if run.resolved.init_from is not None and not begun_with:
@@ -309,8 +312,9 @@ def _samples(run: Run, dataset: Dataset | None, past: Past) -> int | None:
     train = run.spec.train
     rows = dataset.rows("train") if dataset is not None and not run.resolved.mixture else 0
     rows = rows or next((one.epoch_samples for one in past.trainings if one.epoch_samples), 0)
-    trainer = run.resolved.lightning.get("trainer") or {}
-    return samples_ahead(trainer, rows // train.global_batch_size, train.global_batch_size)
+    return samples_ahead(
+        run.resolved.lightning.get("trainer") or {}, rows // train.global_batch_size, train.global_batch_size
+    )
 
 
 def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> list[Offer]:

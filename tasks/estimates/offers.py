@@ -314,9 +314,18 @@ def _order(offer: Offer) -> tuple[str, bool, float, int]:
     return offer.currency, amount is None, offer.per_hour if amount is None else amount, offer.nodes * offer.devices
 
 
+def figure(amount: float) -> str:
+    """An amount of money with as many digits as it needs."""
+    return f"{amount:,.4f}" if amount < 1 else f"{amount:,.2f}"
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount of money in words."""
+    return f"{figure(amount)} {currency}"
+
+
 def _money(offer: Offer) -> str:
-    amount = offer.amount or 0.0
-    return f"{amount:,.{4 if amount < 1 else 2}f} {offer.currency}"
+    return money(offer.amount or 0.0, offer.currency)
 
 
 def _time(offer: Offer) -> str:

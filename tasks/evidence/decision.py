@@ -152,6 +152,5 @@ def _decision(question: GateQuestion, p_worse: float) -> Decision:
         verdict = "better"
     elif p_worse <= (1 - question.confidence) / 2:
         verdict = "worse"
-    fresh = level(1 - question.confidence)
-    needed = measured.rows_needed(question.bound, fresh) if verdict == "insufficient" else None
+    needed = measured.rows_needed(question.bound, level(1 - question.confidence)) if verdict == "insufficient" else None
     return Decision(verdict, measured.gain, measured.interval(question.confidence), p_value, threshold, needed)

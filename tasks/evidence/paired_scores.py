@@ -34,7 +34,6 @@ _STEP = 1e-6
 # What a metric's values lie between, if that is not 0 and 1.
 _RANGES = {"MatthewsCorrCoef": (-1.0, 1.0), "CohenKappa": (-1.0, 1.0), "PearsonCorrCoef": (-1.0, 1.0),
            "R2Score": (-math.inf, 1.0), "MeanSquaredError": (0.0, math.inf)}  # fmt: skip
-_TOO_LARGE = "; a calibration error comes out too large on few rows, so the interval may miss it"
 
 
 def value_of(metric: ResampledMetric, target: Numbers, prediction: Numbers) -> float:
@@ -85,8 +84,7 @@ class PairedScores:
 
     @cached_property
     def _models(self) -> _RankedModels | _SummedModels:
-        kind = _RankedModels if self.metric.base in RANKED else _SummedModels
-        return kind(self)
+        return _RankedModels(self) if self.metric.base in RANKED else _SummedModels(self)
 
     @cached_property
     def unit_numbers(self) -> Units | None:
@@ -122,7 +120,10 @@ class PairedScores:
         low, high = _RANGES.get(self.metric.base, (0.0, 1.0))
         ends = (low - high, high - low) if self.champion is not None else sorted((self._sign * low, self._sign * high))
         found = replace(found, low=max(found.low, ends[0]), high=min(found.high, ends[1]))
-        return replace(found, method=f"{found.method}{_TOO_LARGE}") if self.metric.base == "CalibrationError" else found
+        if self.metric.base != "CalibrationError":
+            return found
+        note = "a calibration error comes out too large on few rows, so the interval may miss it"
+        return replace(found, method=f"{found.method}; {note}")
 
     def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
         """How many rows would decide with this gain and spread; None if it is not above `bound`."""
@@ -252,9 +253,6 @@ def _check_classes(metric: ResampledMetric, prediction: Numbers) -> None:
         )  # fmt: skip
 
 
-Flags = NDArray[np.bool_]
-
-
 @dataclass(frozen=True, eq=False)
 class Ranking:
     """Rows by their scores.
@@ -264,7 +262,7 @@ class Ranking:
     """
 
     scores: Values
-    truth: Flags
+    truth: NDArray[np.bool_]
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
@@ -378,7 +376,11 @@ def sum_statistic(metric: ResampledMetric, target: Numbers) -> SumStatistic:
         at = np.concatenate([rows[right], rows[kept], rows[kept]])
         return csr_matrix((np.ones(len(at)), (at, places)), shape=(len(true), 3 * count))
 
-    return SumStatistic(entries, lambda sums: class_count_value(metric, sums))
+    def value(sums: Values) -> Values:
+        right, predicted, true = sums[..., :count], sums[..., count : 2 * count], sums[..., 2 * count :]
+        return np.asarray(_FORMULAS[metric.base](metric, right, predicted, true))
+
+    return SumStatistic(entries, value)
 
 
 def _dense(*columns: Any) -> csr_matrix:
@@ -472,7 +474,6 @@ def _calibration(metric: ResampledMetric) -> SumStatistic:
     return SumStatistic(entries, value)
 
 
-Sums = NDArray[np.float64]
 _EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -481,46 +482,39 @@ def num_classes(metric: ResampledMetric) -> int:
     return 2 if metric.task == "binary" else int(metric.options["num_classes"])
 
 
-def class_count_value(metric: ResampledMetric, sums: Sums) -> NDArray[np.float64]:
-    """The metric (…) from the sums (…, 3 K)."""
-    count = num_classes(metric)
-    right, predicted, true = sums[..., :count], sums[..., count : 2 * count], sums[..., 2 * count :]
-    return np.asarray(_FORMULAS[metric.base](metric, right, predicted, true))
-
-
 def _divided(top: Any, bottom: Any, zero_division: float = 0.0) -> NDArray[np.float64]:
     bottom = np.asarray(bottom, np.float64)
     return np.where(bottom != 0, top / np.where(bottom != 0, bottom, 1.0), zero_division)
 
 
-def _f_beta(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _f_beta(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     squared = float(metric.options["beta"]) ** 2
     zero = float(metric.options["zero_division"])
 
-    def score(right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+    def score(right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
         return _divided((1 + squared) * right, squared * true + predicted, zero)
 
     return _averaged(metric, score, right, predicted, true)
 
 
-def _precision(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _precision(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     return _averaged(metric, lambda right, predicted, _: _divided(right, predicted), right, predicted, true)
 
 
-def _recall(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _recall(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     return _averaged(metric, lambda right, _, true: _divided(right, true), right, predicted, true)
 
 
-def _accuracy(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _accuracy(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     if metric.task == "binary":
         return _divided(right.sum(-1), true.sum(-1))
     return _recall(metric, right, predicted, true)
 
 
-def _specificity(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _specificity(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     rows = true.sum(-1, keepdims=True)
 
-    def score(right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+    def score(right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
         all_rows = rows if metric.average in ("macro", "weighted") else rows[..., 0]
         if metric.average == "micro":  # torchmetrics counts each row once for each class
             all_rows = all_rows * num_classes(metric)
@@ -529,7 +523,7 @@ def _specificity(metric: ResampledMetric, right: Sums, predicted: Sums, true: Su
     return _averaged(metric, score, right, predicted, true)
 
 
-def _jaccard(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _jaccard(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     zero = float(metric.options["zero_division"])
     either, ignored = predicted + true - right, metric.options["ignore_index"]
     if metric.average == "binary":
@@ -549,7 +543,7 @@ def _jaccard(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) 
 
 
 def _averaged(
-    metric: ResampledMetric, score: Callable[[Sums, Sums, Sums], NDArray[np.float64]], *sums: Sums
+    metric: ResampledMetric, score: Callable[[Values, Values, Values], NDArray[np.float64]], *sums: Values
 ) -> NDArray[np.float64]:
     right, predicted, true = sums
     if metric.average == "binary":
@@ -560,14 +554,14 @@ def _averaged(
     return np.asarray(_divided(weights * score(right, predicted, true), weights.sum(-1, keepdims=True)).sum(-1))
 
 
-def _kappa(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _kappa(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     rows = true.sum(-1)
     chance = (predicted * true).sum(-1) / rows
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(1 - (rows - right.sum(-1)) / (rows - chance))
 
 
-def _matthews(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _matthews(metric: ResampledMetric, right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     rows, hits = true.sum(-1), right.sum(-1)
     top = hits * rows - (predicted * true).sum(-1)
     bottom = (rows**2 - (predicted**2).sum(-1)) * (rows**2 - (true**2).sum(-1))
@@ -575,13 +569,12 @@ def _matthews(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums)
     if num_classes(metric) > 2:
         return found
     misses = rows - hits
-    odd = _matthews_of_one_class(right, predicted, true)
-    found = np.where(bottom == 0, odd, found)
+    found = np.where(bottom == 0, _matthews_of_one_class(right, predicted, true), found)
     found = np.where((hits != 0) & (misses == 0), 1.0, found)
     return np.where((hits == 0) & (misses != 0), -1.0, found)
 
 
-def _matthews_of_one_class(right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
+def _matthews_of_one_class(right: Values, predicted: Values, true: Values) -> NDArray[np.float64]:
     """The number of torchmetrics where truth or prediction has only one of two classes."""
     tn, tp = right[..., 0], right[..., 1]
     fp, fn = predicted[..., 1] - tp, true[..., 1] - tp
@@ -600,7 +593,7 @@ def _matthews_of_one_class(right: Sums, predicted: Sums, true: Sums) -> NDArray[
     return np.asarray(top / np.sqrt(bottom))
 
 
-_FORMULAS: dict[str, Callable[[ResampledMetric, Sums, Sums, Sums], NDArray[np.float64]]] = {
+_FORMULAS: dict[str, Callable[[ResampledMetric, Values, Values, Values], NDArray[np.float64]]] = {
     "Accuracy": _accuracy, "Precision": _precision, "Recall": _recall, "Specificity": _specificity,
     "F1Score": _f_beta, "FBetaScore": _f_beta, "JaccardIndex": _jaccard, "MatthewsCorrCoef": _matthews,
     "CohenKappa": _kappa,

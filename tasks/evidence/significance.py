@@ -148,8 +148,7 @@ class PairedValues:
             return influence_p_value(self._influence, self.gain, bound)
         # Units of a true gain of `bound`: about the measured gain, large units would seem to vary less than they do.
         beyond = self.gains - bound * self.sizes
-        mean_size = self.rows / len(self.gains)
-        return influence_p_value(beyond / mean_size, self.gain, bound)
+        return influence_p_value(beyond / (self.rows / len(self.gains)), self.gain, bound)
 
     def interval(self, confidence: float) -> Interval:
         """The interval of the mean gain, from each unit's influence on it."""

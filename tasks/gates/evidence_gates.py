@@ -36,8 +36,6 @@ from tasks.gates.set_rows import Sets
 from tasks.gates.set_scores import SetScores
 from tasks.run.run import Run
 
-_OTHER_ROWS = "the test rows of another gate are used up"
-_OTHER_GATE = "another gate is not met, and a comparison would spend test rows"
 # Smaller values are shown with two digits of their own.
 _SMALL = 0.01
 
@@ -59,7 +57,7 @@ def judge_on_rows(
     if asking and all(one.met for one in plain):
         shown = judge_evidence(run, asking, candidate, champion, scores)
     else:
-        shown = [not_asked(gate, _OTHER_GATE) for gate in asking]
+        shown = [not_asked(gate, "another gate is not met, and a comparison would spend test rows") for gate in asking]
     left = {True: iter(shown), False: iter(plain)}
     return [next(left[ask]) for ask in asks]
 
@@ -88,7 +86,9 @@ def judge_evidence(
     over = [used_up(1 - one.confidence, spent) for one, spent in zip(questions, before, strict=True)]
     if any(over):
         return [
-            not_asked(gate, used_up_sentence(spent, one.measured.rows) if its else _OTHER_ROWS)
+            not_asked(
+                gate, used_up_sentence(spent, one.measured.rows) if its else "the test rows of another gate are used up"
+            )
             for gate, one, spent, its in zip(gates, questions, before, over, strict=True)
         ]
     entries.enter()
@@ -224,13 +224,12 @@ class LedgerEntries:
         exposures.refuse_lost(run.store, registry.newest_receipt(found and found[0]))
         self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
         self._made: dict[str, Exposure] = {}
-        models = [one for one in (candidate, champion) if one is not None]
         # The keys of the evaluations tell apart scores by other code, or under another perturbation.
         question = digest(
             {
                 "gates": [_question_of_gate(run, gate) for gate in gates],
                 "rows": [one.id for one in rows],
-                "scores": [one.key for one in models],
+                "scores": [one.key for one in (candidate, champion) if one is not None],
                 "candidates": run.spec.promote.candidates,
             }
         )

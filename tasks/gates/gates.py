@@ -42,19 +42,6 @@ class SliceScores(Protocol):
         """What was measured of the model itself, by name."""
 
 
-@dataclass(frozen=True)
-class Models:
-    """The evaluations that a gate looks at.
-
-    Attributes:
-        scores: on slices; needed by gates with `slice`, `max_gap` or a measure.
-    """
-
-    candidate: Evaluation
-    champion: Evaluation | None
-    scores: SliceScores | None = None
-
-
 def judge(
     gates: Sequence[GateSpec],
     candidate: Evaluation,
@@ -63,12 +50,14 @@ def judge(
 ) -> list[GateResult]:
     """Each gate's result, in order; a gate against the champion is met where there is no champion yet.
 
+    Args:
+        scores: on slices; needed by gates with `slice`, `max_gap` or a measure.
+
     Raises:
         InsufficientEvidence: a metric was scored on no rows, or on other rows than the champion's, or is not finite.
         UsageError: a gate names a metric that the evaluation does not have.
     """
-    models = Models(candidate, champion, scores)
-    return [_judge(gate, models) for gate in gates]
+    return [_judge(gate, candidate, champion, scores) for gate in gates]
 
 
 @dataclass(frozen=True)
@@ -87,29 +76,30 @@ class _Value:
         return cls(value, abs(value) * TOLERANCE)
 
 
-def _judge(gate: GateSpec, models: Models) -> GateResult:
+def _judge(
+    gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SliceScores | None
+) -> GateResult:
     if gate.max_gap is not None:
-        return _gap(gate, models)
+        return _gap(gate, candidate, scores)
     name = subject(gate)
-    if gate.name in models.candidate.sealed:  # it has confidence, and is judged elsewhere where there is a champion
+    if gate.name in candidate.sealed:  # it has confidence, and is judged elsewhere where there is a champion
         sentence = f"{name}: there is no champion yet"
         return GateResult(
             metric=gate.name, slice=gate.slice or "", met=True, value=0.0, bound=bound_of(gate), sealed=True,
             sentence=sentence,
         )  # fmt: skip
-    metric = _scored(gate, models.candidate, models)
+    metric = _scored(gate, candidate, scores)
     _check(name, metric, "")
     mine = _Value.of(metric)
     if not gate.compares:
         return _against_bound(gate, metric, mine)
     asked = bound_of(gate)
     found = {"metric": gate.name, "slice": gate.slice or "", "value": metric.value, "bound": asked}
-    champion = models.champion
     if champion is None:
         sentence = f"{name} is {_figures([mine.value])[0]}; there is no champion yet"
         return GateResult(**found, met=True, sentence=sentence)
-    before = _scored(gate, champion, models, metric)
-    _check_same_rows(name, (metric, models.candidate), (before, champion))
+    before = _scored(gate, champion, scores, metric)
+    _check_same_rows(name, (metric, candidate), (before, champion))
     theirs, wanted = _Value.of(before), Fraction(repr(asked))
     gain = mine.value - theirs.value if metric.mode == "max" else theirs.value - mine.value
     # The tolerance never turns a missing gain, or a loss, into a gain.
@@ -187,8 +177,7 @@ def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
     undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
     if undecided and run.spec.promote.when_insufficient == "promote":
         return []
-    decided = [gate for gate in missed if not gate.skipped]
-    return decided or missed
+    return [gate for gate in missed if not gate.skipped] or missed
 
 
 def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
@@ -206,7 +195,7 @@ def lacking(gates: Sequence[GateResult]) -> str:
 
 
 def _scored(
-    gate: GateSpec, evaluation: Evaluation, models: Models, candidate: MetricValue | None = None
+    gate: GateSpec, evaluation: Evaluation, scores: SliceScores | None, candidate: MetricValue | None = None
 ) -> MetricValue:
     """The value that a gate looks at.
 
@@ -217,16 +206,16 @@ def _scored(
         values = {name: one.value for name, one in evaluation.metrics.items()}
         rows = min((one.rows for one in evaluation.metrics.values()), default=0)
         if names_measure(gate):
-            assert models.scores is not None
-            values |= models.scores.measures(evaluation)
+            assert scores is not None
+            values |= scores.measures(evaluation)
         value = value_of(gate.expression, values | dict.fromkeys(evaluation.undefined, math.nan))
         for name, reason in evaluation.undefined.items() if math.isnan(value) else ():
             if name in gate.expression:
                 raise undefined(name, reason)
         return MetricValue(value=value, mode="max", rows=rows, unit="dataset")
     if gate.name in MEASURES:
-        assert models.scores is not None
-        measured = models.scores.measures(evaluation)
+        assert scores is not None
+        measured = scores.measures(evaluation)
         if gate.name not in measured:
             raise InsufficientEvidence(f"{gate.name} was not measured, so the gate cannot decide")
         return MetricValue(value=measured[gate.name], mode="min", rows=1, unit="dataset")
@@ -244,17 +233,17 @@ def _scored(
         )
     if gate.slice is None:
         return metric
-    assert models.scores is not None
-    return models.scores.on_slice(evaluation, gate.name, gate.slice)
+    assert scores is not None
+    return scores.on_slice(evaluation, gate.name, gate.slice)
 
 
-def _gap(gate: GateSpec, models: Models) -> GateResult:
+def _gap(gate: GateSpec, candidate: Evaluation, scores: SliceScores | None) -> GateResult:
     """The largest difference between the values on two slices."""
-    assert models.scores is not None
+    assert scores is not None
     assert gate.max_gap is not None
     found = []
-    for name in models.scores.slices():
-        metric = models.scores.on_slice(models.candidate, gate.name, name)
+    for name in scores.slices():
+        metric = scores.on_slice(candidate, gate.name, name)
         _check(f"{gate.name} on the slice {name}", metric, "")
         found.append((_Value.of(metric), name))
     found.sort(key=lambda one: one[0].value)
@@ -278,9 +267,13 @@ def _against_bound(gate: GateSpec, metric: MetricValue, measured: _Value) -> Gat
     side = ("at least" if gate.min is not None else "at most") if met else by
     if not met:
         side += " below" if gate.min is not None else " above"
-    sentence = f"{subject(gate)} is {value}, {side} the {_bound(bound)} asked for"
     return GateResult(
-        metric=gate.name, met=met, value=metric.value, bound=bound, slice=gate.slice or "", sentence=sentence
+        metric=gate.name,
+        met=met,
+        value=metric.value,
+        bound=bound,
+        slice=gate.slice or "",
+        sentence=f"{subject(gate)} is {value}, {side} the {_bound(bound)} asked for",
     )
 
 

@@ -60,8 +60,7 @@ class SetScores:
         outcomes = self._outcomes(evaluation, metric, f"slice {slice_name}")
         if outcomes is not None:
             value = float(np.mean(outcomes.values[mask]))
-            rows = int(mask.sum())
-            return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
+            return MetricValue(value=value, mode=whole.mode, rows=int(mask.sum()), unit="row")
         target, prediction = self._pairs(evaluation, metric)
         computed = self._resampled(metric)
         value = value_of(computed, target[mask], prediction[mask])
@@ -81,8 +80,9 @@ class SetScores:
             dataset, split = sets[name]
             self._rows[name] = read_test_rows(self._run, dataset, split, wanted.unit, wanted.slices)
             if wanted.unit is None:
-                place = f"set {name}" if name else split
-                self._warn_of_dependent_rows(dataset, split, place, self._rows[name].num_rows)
+                self._warn_of_dependent_rows(
+                    dataset, split, f"set {name}" if name else split, self._rows[name].num_rows
+                )
         return self._rows[name]
 
     def _warn_of_dependent_rows(self, dataset: Dataset, split: str, place: str, rows: int) -> None:
@@ -114,8 +114,7 @@ class SetScores:
 
     def batches(self, gate: GateSpec, evaluation: Evaluation) -> int | None:
         """How many batches a gate's rows were scored in, if its metric has one value for each; else None."""
-        unit = evaluation.metrics[gate.name].unit
-        outcomes = self._outcomes(evaluation, gate.name, "") if unit == "batch" else None
+        outcomes = self._outcomes(evaluation, gate.name, "") if evaluation.metrics[gate.name].unit == "batch" else None
         return None if outcomes is None else len(outcomes.values)
 
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Measured:

@@ -19,9 +19,9 @@ from datetime import UTC, datetime, timedelta
 from data_contracts.canonical import is_name
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.pipeline_spec.operations import MlflowSpec
+from data_contracts.quoting import as_sentence
 from data_contracts.records import Delivery
 from data_contracts.resolved import Resolved
-from data_contracts.run_report import RunReport
 from infra import mirrors
 from infra.mirrors import (
     ALIAS,
@@ -42,7 +42,7 @@ from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
 from infra.store.seal import pass_over, passing_over
 from tasks.mirrors.updates import mlflow_run, put_version
-from tasks.pages.facts import Facts, facts_of
+from tasks.pages.facts import facts_of
 from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_inputs
@@ -94,8 +94,11 @@ def due(store: Store, newest: int | None = None) -> list[Due]:
     names = list(filter(is_name, store.list(layout.runs())))
     runs = [found for run_id in names[-newest if newest else None :] if (found := _resolved(store, run_id))]
     mirrored = [one for one in runs if "mirrors" in one.spec]
-    told = (one for run in mirrored for one in due_of_run(store, run))
-    return [*told, *_aliases(store, mirrored), *due_events(store)]
+    return [
+        *(one for run in mirrored for one in due_of_run(store, run)),
+        *_aliases(store, mirrored),
+        *due_events(store),
+    ]
 
 
 def sentences_due(store: Store) -> list[str]:
@@ -197,7 +200,6 @@ def _resolved(store: Store, run_id: str) -> Resolved | None:
 EVENTS_S = 10.0
 # How long a run waits at its start for the servers that are its mirrors.
 TRY_S = 5.0
-AGAIN = "`trainwright mirror` tells it again."
 log = logging.getLogger("trainwright")
 
 
@@ -223,15 +225,11 @@ def tell_after_run(run: Run) -> None:
         tell_quietly(run.store, EVENTS_S, lambda: due_events(run.store, run.spec.model_name))
         return
     try:
-        _accept_mirrors(run)
+        # This user ran it, so its mirrors may be told from now on.
+        mirrors.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
     except Exception as error:  # the run has ended, and a refused update stays due
         log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
     tell_quietly(run.store, run.spec.mirrors.wait_s)
-
-
-def _accept_mirrors(run: Run) -> None:
-    """Let a run's mirrors be told from now on: this user ran it."""
-    mirrors.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
 
 
 def accept_places(run: Run, places: Sequence[str]) -> None:
@@ -252,7 +250,7 @@ def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] 
     """Send the updates that `find` returns, or those due about a store's newest runs; a failure is a log line."""
     try:
         for one in tell(store, find or (lambda: due(store, NEWEST)), Deadline(wait_s)):
-            log.warning("%s", _ended(one.sentence))
+            log.warning("%s", as_sentence(one.sentence))
     except Exception as error:  # the run has ended; the text may quote a value
         log.warning("The mirrors were not told (%s); `trainwright mirror` tells them.", type(error).__name__)
 
@@ -303,23 +301,24 @@ def tell(
 
 def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
-    by = {"mlflow": _mlflow, PREFECT: _prefect}
     try:
-        if update.mirror != PREFECT:  # its address is this process's own, and never the store's
+        if update.mirror == PREFECT:  # its address is this process's own, and never the store's
+            sentence = _prefect(store, update)
+        else:
             _refuse_unknown(update)
-        sentence = by[update.mirror](store, update, deadline)
+            sentence = _mlflow(store, update, deadline)
     except TrainwrightError as error:
         return note(store, update, False, str(error)), isinstance(error, UsageError)
     except Exception as error:  # of a library; the text may quote a value
-        return note(store, update, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
+        why = f"It failed with {type(error).__name__}. `trainwright mirror` tells it again."
+        return note(store, update, False, why), False
     log.info("%s: %s", update.mirror, sentence)
     return note(store, update, True, sentence), True
 
 
 def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     """Everything that identifies a mirror's place and the credentials for it."""
-    section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
-    return {"mirror": mirror, "settings": section, "root": None}
+    return {"mirror": mirror, "settings": about.pipeline().mirrors.model_dump(mode="json")[mirror], "root": None}
 
 
 def _refuse_unknown(update: Due) -> None:
@@ -345,7 +344,10 @@ def _mlflow(store: Store, update: Due, deadline: Deadline) -> str:
         server = Mlflow(endpoint)
         if update.alias is not None:
             return _put_alias(store, server, *update.alias)
-        run, facts, report = _run_of(store, update)
+        run = Run(update.resolved, store)
+        facts = facts_of(run)
+        report = facts.report
+        assert report is not None, "only ends are due"
         kept = server.put_run(mlflow_run(facts, report, spec.experiment or run.spec.name))
         sentence = f"run {report.run_id} is {kept.id} in MLflow"
         model = report.model
@@ -380,9 +382,8 @@ def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
             return f"{model}@{alias} is {number} in MLflow"
 
 
-def _prefect(store: Store, update: Due, deadline: Deadline) -> str:
+def _prefect(store: Store, update: Due) -> str:
     """Emit the event of a rollback, or of a run's end, to the server that this process would use; starts none."""
-    del deadline  # the client's own is a few seconds
     context = sys.modules.get("prefect.context")  # imported here, Prefect would read its settings too early
     in_flow = context is not None and context.FlowRunContext.get() is not None
     if not in_flow and not connect_if_running():
@@ -405,14 +406,3 @@ def _tell_end(store: Store, run_id: str) -> str:
     if not announce(report, None if begun is None else begun.flow_run):
         raise StorageUnavailable("the Prefect server did not take it.", remedy="The next run tells it.")
     return f"the end of run {run_id} is an event in Prefect"
-
-
-def _run_of(store: Store, update: Due) -> tuple[Run, Facts, RunReport]:
-    run = Run(update.resolved, store)
-    facts = facts_of(run)
-    assert facts.report is not None
-    return run, facts, facts.report
-
-
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith(".") else f"{sentence}."

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from data_contracts.canonical import canonical
@@ -37,10 +38,6 @@ Metric = dict[str, str | float]
 # A tag of a version in MLflow: why it has no files.
 FILES_TAG = "trainwright.no_files"
 NOT_WANTED = "The spec says that the model's files are not sent."
-_ELSEWHERE = "This server does not take files itself, so the model's files are not here."
-_UNTRACEABLE = "The model could not be exported; `trainwright export` names the operation that cannot be traced."
-_DIFFERENT = "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
-_NOT_HERE = "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
 
 
 def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
@@ -61,8 +58,7 @@ def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
 
 def params(facts: Facts) -> dict[str, str]:
     """The resolved spec with dotted names, the Lightning config inlined; long values are cut."""
-    resolved = facts.run.resolved
-    spec = {name: one for name, one in resolved.spec.items() if name not in _LEFT_OUT}
+    spec = {name: one for name, one in facts.run.resolved.spec.items() if name not in _LEFT_OUT}
     spec["train"] = facts.run.train_settings()
     return {_key(name): value[:_MOST_PARAM] for name, value in _flat("", spec) if name}
 
@@ -125,7 +121,8 @@ def _key(name: str) -> str:
 
 
 def _ms(stamp: str) -> int:
-    return int(_time(stamp).timestamp() * 1000)
+    at = datetime.fromisoformat(stamp)
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, deadline: Deadline, files: bool) -> str:
@@ -147,32 +144,26 @@ def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, dea
 def _put_files(store: Store, server: Mlflow, kept: Kept, model: ModelName, deadline: Deadline) -> str | None:
     """Send the version's files as MLflow reads them; returns why there are none, without a text of the user's code."""
     if not kept.takes_files:
-        return _ELSEWHERE
+        return "This server does not take files itself, so the model's files are not here."
     with scratch.make("mirror") as own:
         folder = own.path / "model"
         try:
-            export(store, f"{model.name}@{model.version}", "mlflow", folder, on_poll=_until(deadline))
+            export(store, f"{model.name}@{model.version}", "mlflow", folder, on_poll=partial(_refuse_late, deadline))
         except GateNotMet:
-            return _DIFFERENT
+            return "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
         except UserCodeError:
-            return _UNTRACEABLE
+            return "The model could not be exported; `trainwright export` names the operation that cannot be traced."
         except UsageError:
-            return _NOT_HERE
+            return (
+                "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
+            )
         for file in sorted(folder.iterdir()):
             server.put_artifact(kept, f"model/{file.name}", file)
     return None
 
 
-def _until(deadline: Deadline) -> Callable[[], None]:
-    def check() -> None:
-        if not deadline.left_s():
-            raise StorageUnavailable(
-                "The model was not exported in time.", remedy="`trainwright mirror` has more time for it."
-            )
-
-    return check
-
-
-def _time(stamp: str) -> datetime:
-    at = datetime.fromisoformat(stamp)
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+def _refuse_late(deadline: Deadline) -> None:
+    if not deadline.left_s():
+        raise StorageUnavailable(
+            "The model was not exported in time.", remedy="`trainwright mirror` has more time for it."
+        )

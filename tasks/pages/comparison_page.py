@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from humanize import natural_list
+
 from data_contracts.contract.reports import changes
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
@@ -227,8 +229,7 @@ def _broken(rows: int | None) -> str:
 
 def _code(side: Side) -> dict[str, str]:
     """The files of the bundle of the user's code with the first characters of their digests."""
-    ref = side.facts.run.resolved.code
-    files = tried(lambda: side.store.manifest(ref).files) or []
+    files = tried(lambda: side.store.manifest(side.facts.run.resolved.code).files) or []
     return {one.path.removeprefix(_FOLDER): one.blake3[:12] for one in files}
 
 
@@ -345,7 +346,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _same(comparison: Comparison) -> str:
     """The parts that do not differ, in one sentence."""
     names = [name for name, rows in comparison.parts.items() if not rows]
-    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{''.join(names)} is"
+    listed = f"{natural_list(names)} {'are' if len(names) > 1 else 'is'}"
     return f"{listed[:1].upper()}{listed[1:]} the same." if names else ""
 
 

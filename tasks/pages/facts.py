@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from data_contracts.errors import CorruptError, TrainwrightError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref, ShardFile
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, ShardFile
 from data_contracts.records import GateResult
 from data_contracts.run_report import RunReport, StageResult
 from infra import scratch
@@ -340,8 +340,7 @@ def seconds_between(started: str, finished: str) -> float | None:
 def _stages(run: Run, report: RunReport | None) -> list[StageResult]:
     if report is not None:
         return list(report.stages)
-    names = run.store.list(f"{layout.run(run.run_id)}/stages")
-    found = [tried(partial(_stage, run, name)) for name in names]
+    found = [tried(partial(_stage, run, name)) for name in run.store.list(f"{layout.run(run.run_id)}/stages")]
     order = ["validate", "shard", "train", "verify", "evaluate", "promote"]
     return sorted((one for one in found if one), key=lambda one: order.index(one.name) if one.name in order else 99)
 
@@ -374,11 +373,7 @@ def _evaluation(
     names = store.list("evaluations")
     first = [name for name in names if key is not None and name.startswith(f"{key}-")]
     for name in [*reversed(first), *reversed(names[-_SCANNED:])]:
-        ref = tried(partial(_ref, store, f"evaluations/{name}"))
-        if ref is not None and ref.id == evaluation_id:
-            return read_handoff(store, ref, Evaluation)
+        manifest = tried(partial(store.manifest, f"evaluations/{name}"))
+        if manifest is not None and manifest.ref.id == evaluation_id:
+            return read_handoff(store, manifest.ref, Evaluation)
     return None
-
-
-def _ref(store: Store, uri: str) -> Ref:
-    return store.manifest(uri).ref

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from data_contracts.contract.reports import Result
 from data_contracts.handoffs import ContractReport, Evaluation, Failure
+from data_contracts.quoting import as_sentence
 from data_contracts.records import Delivery
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
 from infra.quantities import BYTES, in_two_units, in_words
 from infra.store import layout
-from tasks.charts.picture import BAD, BLUE, GOOD, SOFT, WARN, label
+from tasks.charts.picture import BLUE, SOFT, label
 from tasks.charts.plots import (
+    GATE_COLOURS,
     Bar,
     Box,
     Mark,
@@ -48,7 +50,6 @@ from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
-_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 _BINS = 10
 # Rows of a broken expectation that are named.
 _PLACES = 5
@@ -66,6 +67,7 @@ _VERDICT_TONES = {
     "waiting": "calm",
     "cancelled": "calm",
 }
+_STAGE_TONES = {"ran": "good", "reused": "calm", "skipped": "", "waiting": "calm", "cancelled": "calm"}
 # What the page says in the place of a verdict while there is none.
 UNFINISHED = "unfinished"
 
@@ -120,7 +122,7 @@ def gates_section(facts: Facts) -> Markup:
     rows = [
         (
             badge(outcome(gate), TONES[outcome(gate)]),
-            _full(gate.sentence),
+            as_sentence(gate.sentence),
             gate.evidence.method if gate.evidence is not None else "",
         )
         for gate in gates
@@ -178,7 +180,8 @@ def slices_section(facts: Facts) -> Markup:
     charts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
     sliced = [gate for gate in facts.gates if gate.slice and not gate.sealed and not gate.skipped]
     drawn = [
-        Bar(f"{gate.metric} · {gate.slice}", gate.value, label(gate.value), _COLOURS[outcome(gate)]) for gate in sliced
+        Bar(f"{gate.metric} · {gate.slice}", gate.value, label(gate.value), GATE_COLOURS[outcome(gate)])
+        for gate in sliced
     ]
     picture = bars(drawn, "Each slice that a gate is about", high=_high([bar.value for bar in drawn]))
     return part(_PARTS, "slices", charts=[*charts, (picture, "Slices that a gate is about")])
@@ -189,7 +192,8 @@ def worst_section(facts: Facts) -> Markup:
     evaluation, dataset = facts.evaluation, facts.dataset
     if evaluation is None:
         return Markup()
-    of_rows = [name for name in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, name)]
+    metrics = evaluation.metrics
+    of_rows = [name for name in (facts.main_metric, *metrics) if name in metrics and metrics[name].unit == "row"]
     name = (of_rows or [facts.main_metric])[0]
     worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
     if worst is None:
@@ -209,11 +213,6 @@ def worst_section(facts: Facts) -> Markup:
             # The same value need not stand there twice.
             values[position] = both | {key: text for key, text in values.get(position, {}).items() if key != truth}
     return _worst_table(facts, worst, values, f"set {of_set}" if of_set else f"split {split}")
-
-
-def _has_rows(evaluation: Evaluation, metric: str) -> bool:
-    known = evaluation.metrics.get(metric)
-    return known is not None and known.unit == "row"
 
 
 def _about(worst: Worst, rows: str) -> str:
@@ -240,8 +239,9 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]], 
     masked = ""
     if any(name in sensitive for name in columns):
         masked = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
-    head = ("row", worst.metric, *columns)
-    return part(_PARTS, "worst", about=_about(worst, rows), head=head, rows=lines, note=masked)
+    return part(
+        _PARTS, "worst", about=_about(worst, rows), head=("row", worst.metric, *columns), rows=lines, note=masked
+    )
 
 
 def _charts_of_pairs(pairs: Pairs) -> list[tuple[str, str]]:
@@ -306,10 +306,6 @@ def _without_gates(facts: Facts) -> str:
     if verdict == "unchanged":
         return "The candidate already is the champion, so there was nothing to decide."
     return "The run ended before the gates were computed." if facts.evaluation is not None else ""
-
-
-def _full(sentence: str) -> str:
-    return sentence + ("" if sentence.endswith(".") else ".")
 
 
 def drift_part(facts: Facts) -> Markup:
@@ -476,11 +472,11 @@ def _boxes(facts: Facts) -> list[Box]:
         f"{name} {label(one.value)}" for name, one in (evaluation.metrics if evaluation is not None else {}).items()
     ]
     revision = f"{resolved.commit[:10] if resolved.commit else 'no revision'}{', changed' if resolved.dirty else ''}"
-    code = ("code", revision, _short(resolved.code_digest)) if training is not None else None
+    code = ("code", revision, resolved.code_digest[:12]) if training is not None else None
     champion = None
     if resolved.champion is not None and evaluation is not None:
-        champion = ("champion", f"version {resolved.champion.uri.rpartition('/')[2]}", _short(resolved.champion.id))
-    attempt = _short((training or "").rpartition("/")[2])
+        champion = ("champion", f"version {resolved.champion.uri.rpartition('/')[2]}", resolved.champion.id[:12])
+    attempt = (training or "").rpartition("/")[2][:12]
     step = "" if checkpoint is None else f"step {checkpoint.step:,}"
     verdict = "accepted" if report is not None and report.accepted else "rejected"
     return [
@@ -506,7 +502,7 @@ def _version(facts: Facts) -> Box:
     ref = None if receipt is None else receipt.candidate
     alias = f"@{report.model.alias}" if report.model.alias else ""
     what = f"{report.model.version}{alias}"
-    return Box("version", what, _short(ref.id) if ref else report.model.name, reused=report.verdict == "unchanged")
+    return Box("version", what, ref.id[:12] if ref else report.model.name, reused=report.verdict == "unchanged")
 
 
 def _training(facts: Facts) -> str:
@@ -518,11 +514,7 @@ def _training(facts: Facts) -> str:
 
 def _id(handoff: object) -> str:
     ref = getattr(handoff, "ref", None)
-    return "" if ref is None else _short(ref.id)
-
-
-def _short(identity: str) -> str:
-    return identity[:12]
+    return "" if ref is None else ref.id[:12]
 
 
 def mirrors_section(facts: Facts) -> Markup:
@@ -534,8 +526,9 @@ def mirrors_section(facts: Facts) -> Markup:
     rows, left = [], []
     for name in spec.names:
         attempts, last = (0, None) if what is None else newest_delivery(run.store, run.run_id, name, what)
-        place = spec.place(name)
-        rows.append((name, place, _state(last), _when(attempts, last), "" if last is None else last.sentence))
+        rows.append(
+            (name, spec.place(name), _state(last), _when(attempts, last), "" if last is None else last.sentence)
+        )
         left += [] if last is not None and last.delivered else [name]
     return part(_PARTS, "mirrors", rows=rows, note=f"Not sent: {', '.join(left)}. {_AGAIN}" if left else "")
 
@@ -574,7 +567,7 @@ def _head(facts: Facts) -> Markup:
         tone=tone,
         title=f"{run.spec.name} · run {run.run_id}",
         verdict=_verdict(facts).capitalize(),
-        why=_sentence(why),
+        why=as_sentence(why.strip()),
         remedy=error.get("remedy") or "",
         restarts=f"It recovered: the training was restarted {_times(facts.restarts)}." if facts.restarts else "",
         trace=error.get("user_traceback") or "",
@@ -594,7 +587,7 @@ def _why(facts: Facts, message: str) -> str:
 
 def _stages(facts: Facts) -> Markup:
     rows = [
-        (stage.name, badge(stage.status, _tone(stage.status)), in_time(stage.seconds), stage.sentence)
+        (stage.name, badge(stage.status, _STAGE_TONES.get(stage.status, "bad")), in_time(stage.seconds), stage.sentence)
         for stage in facts.stages
     ]
     return part(_PARTS, "stages", rows=rows)
@@ -624,15 +617,6 @@ def _time(stamp: str) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def _tone(status: str) -> str:
-    return {"ran": "good", "reused": "calm", "skipped": "", "waiting": "calm", "cancelled": "calm"}.get(status, "bad")
 
 
 _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (

@@ -158,8 +158,7 @@ class _Search:
             own_traces = [self.by_run.get(str(run_id), NOT_KNOWN) for run_id in runs]
             own_traces += [self._by_environment.get(name, NOT_KNOWN) for name in about.get("environments", [])]
             parents = [ref for ref in manifest.parents if not ref.uri.startswith(_FROM_OUTSIDE)]
-            checkpoint_id = str(manifest.settings.get("checkpoint_id", ""))
-            return _Made(checkpoint_id, own_traces[0].union(*own_traces), parents)
+            return _Made(str(manifest.settings.get("checkpoint_id", "")), own_traces[0].union(*own_traces), parents)
         except _UNREADABLE as error:
             _name_damage(error)
             return _Made("", NOT_KNOWN, [])
@@ -187,8 +186,10 @@ class _Search:
                 return "", NOT_KNOWN
             recipe = registry.read_recipe(self._store, manifest.ref)
             asked = code_bundle.packages_in(self._store, self._store.manifest(recipe.resolved.code))
-            lines = map(split, [*recipe.lock, *(asked.install if asked else ())])
-            packages = [InstalledPackage(name=name, version=version) for name, version in lines]
+            packages = [
+                InstalledPackage(name=name, version=version)
+                for name, version in map(split, [*recipe.lock, *(asked.install if asked else ())])
+            ]
             return recipe.resolved.run_id, self._among(packages)
         except _UNREADABLE as error:
             _name_damage(error)

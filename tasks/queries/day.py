@@ -119,9 +119,8 @@ class Day:
 
     def recent(self, store: StoreDay) -> list[LedgerRun]:
         """The runs that ended after `since` or have not ended, the newest first."""
-        since = self.since.timestamp()
         return sorted(
-            (run for run in store.runs if run.ended >= since or run.blame == "open"),
+            (run for run in store.runs if run.ended >= self.since.timestamp() or run.blame == "open"),
             key=lambda run: run.ended,
             reverse=True,
         )

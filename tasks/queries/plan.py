@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from data_contracts.canonical import digest
@@ -137,8 +138,7 @@ def _changes(run: Run) -> list[str]:
 
 def _outer(name: str) -> set[str]:
     """A field and those that it lies in: `a.b.c` lies in `a.b` and `a`."""
-    parts = name.split(".")
-    return {".".join(parts[: length + 1]) for length in range(len(parts))}
+    return set(accumulate(name.split("."), "{}.{}".format))
 
 
 def _differing(before: Any, now: Any, prefix: str = "") -> list[str]:

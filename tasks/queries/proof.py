@@ -301,9 +301,8 @@ def _of_alias(
     seals = [one.seal for one in manifests]
     _require_seal(store, version.name, alias, seals[: len(signed)], at_least)
     before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
-    approved = _proven_approvals(store, trusted)
-    history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
-    return history, [one.ref for one in reversed(manifests)]
+    approved = [_proven(store, one, one.approval) for one in trusted if one.approval is not None]
+    return SignedHistory(alias, len(signed), before, by, seals[0], approved), [one.ref for one in reversed(manifests)]
 
 
 def _receipts(store: Store, model: str, alias: str, keys: Sequence[PublicKey]) -> tuple[list[Manifest], list[Receipt]]:
@@ -384,15 +383,8 @@ class ProvenApproval:
     sentence: str
 
 
-def _proven_approvals(store: Store, receipts: Sequence[Receipt]) -> list[ProvenApproval]:
-    """The approvals of receipts, in their order.
-
-    CorruptError if a signed answer is not of the key that the receipt names, or is about something else.
-    """
-    return [_proven(store, one, one.approval) for one in receipts if one.approval is not None]
-
-
 def _proven(store: Store, receipt: Receipt, approval: Approval) -> ProvenApproval:
+    """The approval in a receipt; CorruptError if a signed answer is of another key, or about something else."""
     who = f"{approval.by} approved version {receipt.version}"
     if approval.signature is None:
         return ProvenApproval(
@@ -445,8 +437,13 @@ def _about(store: Store, receipt: Receipt) -> About:
     assert receipt.candidate is not None
     candidate = registry.model_version(store, receipt.candidate).checkpoint.ref.id
     champion = receipt.champion.id if receipt.champion is not None else ""
-    gates = gates_digest(receipt.gates)
-    return About(model=receipt.model, alias=receipt.alias, candidate=candidate, champion=champion, gates=gates)
+    return About(
+        model=receipt.model,
+        alias=receipt.alias,
+        candidate=candidate,
+        champion=champion,
+        gates=gates_digest(receipt.gates),
+    )
 
 
 def _place(receipt: Receipt) -> str:

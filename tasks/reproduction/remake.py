@@ -54,10 +54,6 @@ from tasks.stages.train import train
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 
-REMEDY = (
-    "It was made by a Trainwright that did not seal this, or it was deleted; train it again with this one, and the new "
-    "version can be reproduced."
-)
 REQUEST, MADE, ERROR, STORE = "request.json", "made.json", "error.json", "store"
 
 
@@ -122,7 +118,8 @@ def read_recorded(store: Store, name: str) -> Recorded:
     if missing or recipe is None or trained is None:
         raise UsageError(
             f"{version.name} version {version.version} cannot be reproduced; missing: {', '.join(missing)}.",
-            remedy=REMEDY,
+            remedy="It was made by a Trainwright that did not seal this, or it was deleted; train it again with this "
+            "one, and the new version can be reproduced.",
             details={"missing": missing},
         )
     segments = _segments(store, manifest, checkpoint)
@@ -307,8 +304,7 @@ def main(path: Path) -> int:
     folder = path.parent
     try:
         with terminable():
-            request = RemakeRequest.model_validate_json(path.read_text())
-            made = remake(request, folder)
+            made = remake(RemakeRequest.model_validate_json(path.read_text()), folder)
     except BaseException as error:
         known = error if isinstance(error, TrainwrightError) else TrainwrightError(f"{type_and_text(error)}.")
         (folder / ERROR).write_text(json.dumps(known.to_json()))
@@ -333,12 +329,11 @@ def remake(request: RemakeRequest, folder: Path) -> Made:
     contract: ContractReport | None = validate(run)
     dataset: Dataset | None = shard(run, contract)
     checkpoint = verify(run, train(run, dataset))
-    evaluation = evaluate(run, checkpoint, dataset)
     return Made(
         contract=None if contract is None else contract.ref,
         dataset=None if dataset is None else dataset.ref,
         checkpoint=checkpoint,
-        evaluation=evaluation,
+        evaluation=evaluate(run, checkpoint, dataset),
     )
 
 

@@ -181,8 +181,12 @@ def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
 def _run_child(folder: Path, python: Path) -> None:
     """Let the child make the model; raises its error."""
     mark = new_mark()
-    path = str(folder.resolve() / REQUEST)
-    command = module_command("infra.processes.tied_to_parent", "tasks.reproduction.remake", path, python=str(python))
+    command = module_command(
+        "infra.processes.tied_to_parent",
+        "tasks.reproduction.remake",
+        str(folder.resolve() / REQUEST),
+        python=str(python),
+    )
     with terminable(), scratch.make("reproduce", mark=mark) as own:
         environ = marked_env(mark, scratch.variables(own.path), without_signing(os.environ))
         # The answer of `reproduce` is alone on its standard output.
@@ -194,8 +198,7 @@ def _run_child(folder: Path, python: Path) -> None:
 
 
 def _machine_notes(recorded: Recorded, made_in: Store, made: Made) -> list[str]:
-    manifest = made_in.manifest(made.checkpoint.ref)
-    segments = [Segment.model_validate(one) for one in manifest.provenance["generations"]]
+    segments = [Segment.model_validate(one) for one in made_in.manifest(made.checkpoint.ref).provenance["generations"]]
     if differs := machine_differences(recorded.segments, segments):
         return [f"This is not the same kind of machine: {'; '.join(differs)}."]
     return []
@@ -273,11 +276,10 @@ class RemakeComparison:
 
     def to_json(self) -> dict[str, object]:
         """The comparison as objects that JSON can hold."""
-        rows = [{**asdict(row), "equal": row.equal} for row in self.rows]
         return {
             "equal": self.equal,
             "weights_equal": self.weights_equal,
-            "rows": rows,
+            "rows": [{**asdict(row), "equal": row.equal} for row in self.rows],
             "first_difference": None if self.weights is None else {"step": self.step, **self.weights.to_json()},
             "parts": self.parts,
         }
@@ -291,7 +293,10 @@ def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> Rem
     rows = [
         *_row("contract report", recorded.contract, made.contract),
         *_row("dataset", recorded.dataset, made.dataset),
-        *(_of_step(step, identity, there.get(step)) for step, identity in recorded.steps.items()),
+        *(
+            Compared(f"checkpoint, step {step:,}", identity, there[step].id if step in there else "")
+            for step, identity in recorded.steps.items()
+        ),
         Compared(f"model, step {checkpoint.step:,}", checkpoint.ref.id, made.checkpoint.ref.id),
         Compared("evaluation", evaluation.id, made.evaluation.ref.id),
     ]
@@ -311,10 +316,6 @@ def _row(what: str, recorded: Ref | None, made: Ref | None) -> list[Compared]:
     if recorded is None:
         return []
     return [Compared(what, recorded.id, "" if made is None else made.id)]
-
-
-def _of_step(step: int, identity: str, made: Ref | None) -> Compared:
-    return Compared(f"checkpoint, step {step:,}", identity, "" if made is None else made.id)
 
 
 def _parts(before: Manifest, after: Manifest) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from flows.cli import main
@@ -12,3 +15,9 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) ->
     assert main(list(words)) == code
     printed = capsys.readouterr()
     return printed.err if code else printed.out
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    """What a command with `--json` prints that ends with `code`, its answer or its error, as a value."""
+    assert main(list(words)) == code
+    return json.loads(capsys.readouterr().out)

@@ -44,6 +44,11 @@ def report(run_id: str, began: datetime, ended: datetime, verdict: Any = "promot
     return RunReport(run_id=run_id, verdict=verdict, **{**known, **changes})
 
 
+def failure(cause: str) -> dict[str, Any]:
+    """The error of a report, with a text that nobody else may read."""
+    return {"cause": cause, "message": "secret 4711", "remedy": "", "user_traceback": "", "details": {}}
+
+
 def usage(run_id: str, began: datetime, ended: datetime | None, *gangs: GangUsage, **changes: Any) -> ExecutionUsage:
     """What one execution of a run used."""
     start, over = began.timestamp() + 5, (began if ended is None else ended).timestamp() - 5

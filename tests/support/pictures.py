@@ -63,3 +63,10 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+
+
+def elements_of(page: str) -> Elements:
+    """The elements and texts of a page."""
+    elements = Elements()
+    elements.feed(page)
+    return elements

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from prefect.exceptions import Abort
@@ -17,7 +18,7 @@ from prefect.states import Cancelled, Completed, State
 
 from flows import flow_runs, retrain
 from infra.stopping import HandedOver
-from infra.store import layout, open_store
+from infra.store import Store, layout
 from tasks.run.run import Run
 from tasks.schedules import ConcurrencyLock, Skipped
 from tests.support.runs import make_run
@@ -42,10 +43,9 @@ def started(patch: pytest.MonkeyPatch, trigger: str) -> None:
     ],
 )
 def test_a_run_that_nobody_started_by_hand_takes_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
 ) -> None:
     spec = write_project(tmp_path / "tiny", {"schedule": schedule})
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     started(monkeypatch, trigger)
     lock = flow_runs.concurrency_lock(str(spec), "", None, None)
     assert (lock is not None) == takes
@@ -54,8 +54,7 @@ def test_a_run_that_nobody_started_by_hand_takes_the_lock(
             "tiny", schedule["overlap"], False, int(AT.timestamp()),
         )  # fmt: skip
         lock.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
-        again = flow_runs.concurrency_lock(str(spec), "", None, None)
-        assert again.waits, "it continues a run"
+        assert flow_runs.concurrency_lock(str(spec), "", None, None).waits, "it continues a run"
 
 
 def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,19 +113,12 @@ def end(lock: _Lock | None, work: Any) -> State[Any]:
 
 
 def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
-    def handed_over() -> State[Any]:
-        raise HandedOver("The worker was stopped as planned.")
-
     with pytest.raises(Abort, match="stopped as planned"):
-        end(_Lock(), handed_over)
-
-
-def interrupted() -> State[Any]:
-    raise KeyboardInterrupt
+        end(_Lock(), Mock(side_effect=HandedOver("The worker was stopped as planned.")))
 
 
 def test_how_a_flow_run_ends() -> None:
-    cancelled = Cancelled(message="The run was stopped during train.")
+    interrupted, cancelled = Mock(side_effect=KeyboardInterrupt), Cancelled(message="The run was stopped during train.")
     skipped = end(_Lock(skipped=True), interrupted)
     assert (skipped.name, skipped.type.value) == ("Skipped", "COMPLETED")
     assert skipped.message == "An earlier run of tiny is unfinished (schedule.overlap: skip)."
@@ -145,9 +137,8 @@ def test_how_a_flow_run_ends() -> None:
     (None, "schedule", "ui", False), ("queue", "cli", "ui", False), ("queue", "schedule", "cli", False),
 ])  # fmt: skip
 def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: str | None, by: str, now: str, waits: bool
+    store: Store, monkeypatch: pytest.MonkeyPatch, overlap: str | None, by: str, now: str, waits: bool
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     started(monkeypatch, now)
     run = make_run(store, spec={"schedule": {"overlap": overlap}}, trigger=by)
     assert flow_runs.work_with_lock(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

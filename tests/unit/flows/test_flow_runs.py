@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -17,19 +18,13 @@ from data_contracts.errors import Cancelled, StorageUnavailable, UsageError
 from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from infra.store.lease import Lease, LeaseKeeper
 from tasks.run.run import Run
 from tests.support.runs import make_run
 
-FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
 PLACE = layout.lease(layout.run("r"))
 ENDED, AT_IT = Completed(name="Promoted"), Running()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
@@ -59,16 +54,11 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return again
 
 
-def no_spec() -> Any:
-    raise UsageError("the spec is gone")
-
-
-def a_bug(run: Run) -> RunReport:
-    raise ZeroDivisionError
-
-
-def fails(run: Run) -> RunReport:
-    return FAILED
+no_spec = Mock(side_effect=UsageError("the spec is gone"))
+a_bug = Mock(side_effect=ZeroDivisionError)
+fails = Mock(
+    return_value=RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
+)
 
 
 def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Run) -> None:

@@ -34,11 +34,6 @@ from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
 
-def wanted(spec: Path, store: Path) -> GameTraining:
-    overrides = own_overrides("tiny")
-    return GameTraining(spec=str(spec), overrides=overrides, window=None, store=str(store), fault=None, fresh=True)
-
-
 def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,8 +69,7 @@ def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
 
 def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> None:
     trainer = {"max_epochs": 300, "max_time": "01:00:00:00", "min_steps": 99, "precision": "32"}
-    short = shortened({"model": {"class_path": "a.B"}, "trainer": trainer})
-    assert short == {
+    assert shortened({"model": {"class_path": "a.B"}, "trainer": trainer}) == {
         "model": {"class_path": "a.B"},
         "trainer": {"precision": "32", "max_steps": STEPS, "max_epochs": -1},
     }
@@ -83,8 +77,7 @@ def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> N
 
 
 def test_its_name_says_what_it_is_and_stays_a_name() -> None:
-    assert own_overrides("tiny")[0] == "name=tiny-gameday"
-    assert len(own_overrides("x" * 63)[0]) == len("name=") + 63
+    assert (own_overrides("tiny")[0], len(own_overrides("x" * 63)[0])) == ("name=tiny-gameday", len("name=") + 63)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +110,10 @@ def test_a_game_day_reads_its_rows_here_and_no_later_command_looks_for_its_store
     monkeypatch.setattr(gameday, "validate", opened)
     runner = {"dask": "tcp://scheduler:8786", "scratch": str(tmp_path)}
     spec = write_project(tmp_path / "tiny", {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")})
+    overrides, own = own_overrides("tiny"), str(tmp_path / "own")
+    wanted = GameTraining(spec=str(spec), overrides=overrides, window=None, store=own, fault=None, fresh=True)
     with pytest.raises(Opened) as caught:
-        train_once(wanted(spec, tmp_path / "own"), read_spec(spec, own_overrides("tiny")))
+        train_once(wanted, read_spec(spec, overrides))
     assert caught.value.args == ("local", "local")
     assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
     open_run(read_spec(spec), store_uri=str(tmp_path / "mine"), recorded=False)

@@ -20,12 +20,10 @@ from tests.support.reported import PROMOTED, WAITING, reported_store
 from tests.unit.data_contracts.test_approvals import question
 
 LONG_AGO = "2026-01-01T00:00:00+00:00"
-FAR_OFF = "2126-01-01T00:00:00+00:00"
 
 
 @pytest.fixture
-def store(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def store(tmp_path: Path, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
@@ -33,7 +31,7 @@ def store(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def asked(store: Store, **changes: object) -> Question:
-    return ask(store, question(**{"run_id": WAITING, "deadline": FAR_OFF, **changes}))
+    return ask(store, question(**{"run_id": WAITING, "deadline": "2126-01-01T00:00:00+00:00", **changes}))
 
 
 def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -44,8 +42,7 @@ def test_an_answer_is_written_once_and_says_how_the_run_continues(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = asked(store)
-    printed = said(store, capsys, "approve", WAITING, "--reason", "looks  good", "--json")
-    value = json.loads(printed)
+    value = json.loads(said(store, capsys, "approve", WAITING, "--reason", "looks  good", "--json"))
     assert (value["run_id"], value["resumed"]) == (WAITING, [])
     assert value["answer"] == {**value["answer"], "by": "ada", "via": "cli", "reason": "looks good"}
     assert value["answer"]["question"] == told.digest
@@ -60,8 +57,7 @@ def test_an_answer_is_written_once_and_says_how_the_run_continues(
 def test_no_text_of_a_question_looks_like_a_line_of_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     asked(store, pipeline="digits\n  gate       met: accuracy 0.99")
     assert main(["refuse", WAITING, "--reason", "no", "--store", store.uri]) == 0
-    shown = capsys.readouterr().err.splitlines()
-    [line] = [line for line in shown if "met: accuracy 0.99" in line]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "met: accuracy 0.99" in line]
     assert line.startswith(f"The run {WAITING} of digits\\n  gate ")
 
 
@@ -70,8 +66,7 @@ def test_refuse(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     printed = said(store, capsys, "refuse", WAITING, "--reason", "October is missing")
     expected = f'ada refused the candidate of the run {WAITING}: "October is missing"; `trainwright resume {WAITING}` '
     assert printed == f"{expected}continues the run\n"
-    again = said(store, capsys, "approve", WAITING, "--reason", "but", code=2)
-    assert "ada refused it at " in again
+    assert "ada refused it at " in said(store, capsys, "approve", WAITING, "--reason", "but", code=2)
 
 
 def test_the_latest_question_is_answered(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -55,8 +56,7 @@ def call(spec: Path, made: Any, monkeypatch: pytest.MonkeyPatch, *more: str) -> 
 def test_everything_is_written_and_nothing_in_the_log_is_a_command_but_ours(
     spec: Path, exits: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = report(case(field=("promote", "gates", 1), sentence=HOSTILE))
-    assert call(spec, made, monkeypatch).exit_code == 4
+    assert call(spec, report(case(field=("promote", "gates", 1), sentence=HOSTILE)), monkeypatch).exit_code == 4
     folder = spec.parent
     assert (folder / "step.md").read_text().startswith("before\n## ❌ tiny: not promoted\n")
     assert "verdict=not_promoted\n" in (folder / "output").read_text()
@@ -121,11 +121,8 @@ def test_a_bug_of_ours_leaves_one_error_case_and_no_text(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fails(*_: Any) -> Any:
-        raise bug
-
     if where == "write":
-        monkeypatch.setattr(ci, "spec_files", fails)
+        monkeypatch.setattr(ci, "spec_files", Mock(side_effect=bug))
     with pytest.raises(type(bug)):
         call(spec, report() if where == "write" else bug, monkeypatch, "--dotenv", "vars.env")
     root = ET.parse(spec.parent / "junit.xml").getroot()
@@ -174,8 +171,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run_or_warned_of_af
 def test_a_large_step_summary_gets_what_is_left(spec: Path, exits: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     (spec.parent / "step.md").write_text("x" * (ci.MOST_BYTES - 300))
     call(spec, report(*[case(name=f"gate {n}") for n in range(100)]), monkeypatch)
-    size = (spec.parent / "step.md").stat().st_size
-    assert ci.MOST_BYTES - 300 < size <= ci.MOST_BYTES
+    assert ci.MOST_BYTES - 300 < (spec.parent / "step.md").stat().st_size <= ci.MOST_BYTES
 
 
 def test_a_remote_run_of_another_commit_or_pipeline_is_noted(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +183,9 @@ def test_a_remote_run_of_another_commit_or_pipeline_is_noted(spec: Path, monkeyp
     assert ci._notes(report(commit="f" * 40), "retrain/x", spec) == []
 
 
-def test_no_server_is_one_sentence_and_starts_none(spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_no_server_is_one_sentence_and_starts_none(
+    spec: Path, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(ci, "ensure_server", lambda: pytest.fail("a server is started"))

@@ -51,8 +51,7 @@ def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
     assert of_suite["expectations"][0]["sentence"] == "`a` is at least the parameter low in every row."
     found = explained(capsys, spec)
     assert found["expectations"][0]["sentence"] == "`a` is at least 0 in every row."
-    others = {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]}
-    assert others == {
+    assert {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]} == {
         "contract.features.suite": "`a` is at least 0 in every row.",
         "evaluate.sets.hard.contract.suite": "`b` is at most 9 in every row.",
     }
@@ -72,11 +71,10 @@ WRONG = {
 
 @pytest.mark.parametrize("sentence", WRONG)
 def test_what_cannot_be_done_is_one_sentence(
-    sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sentence: str, current_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_project(tmp_path)
-    (tmp_path / "empty.csv").write_text("a,b\n")
+    write_project(current_folder)
+    (current_folder / "empty.csv").write_text("a,b\n")
     said = output_of(capsys, "contract", *WRONG[sentence], code=2)
     assert sentence in said
     assert "Traceback" not in said

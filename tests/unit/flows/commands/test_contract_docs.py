@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import ContractRejected
-from flows import cli
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.validate import validate
 from tests.support.browser import chromium
+from tests.support.commands import json_of, output_of
 from tests.support.tiny import write_project
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -28,8 +27,7 @@ def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest
         validate(run)
     out = tmp_path / "docs"
     wanted = ["contract", "docs", run.run_id, "--store", str(spec.parent / ".trainwright")]
-    assert cli.main([*wanted, "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"page": str(out / "index.html"), "accepted": False}
+    assert json_of(capsys, *wanted, "--out", str(out), "--json") == {"page": str(out / "index.html"), "accepted": False}
     with chromium(tmp_path / "profile") as browser:
         browser.open(out / "index.html", width=390)
         assert browser.requested == [(out / "index.html").as_uri()]
@@ -37,10 +35,9 @@ def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest
         page = browser.run("document.body.innerText")
     assert "is at least -1 and at most 1 in every row" in page
     assert "(row 600 of rows.csv)" in page
-    assert cli.main([*wanted, "--out", str(out)]) == 2
-    assert "index.html exists already." in capsys.readouterr().err
-    assert cli.main(wanted) == 2
-    assert "contract docs needs a folder to write to. Name it: --out DIR." in capsys.readouterr().err
+    assert "index.html exists already." in output_of(capsys, *wanted, "--out", str(out), code=2)
+    assert "contract docs needs a folder to write to. Name it: --out DIR." in output_of(capsys, *wanted, code=2)
     plain = open_run(read_spec(spec, ["contract.fail_on=info"]))
-    assert cli.main(["contract", "docs", plain.run_id, *wanted[3:], "--out", str(tmp_path / "none")]) == 2
-    assert "has no contract report. Name a run that got as far as validate." in capsys.readouterr().err
+    assert "has no contract report. Name a run that got as far as validate." in output_of(
+        capsys, "contract", "docs", plain.run_id, *wanted[3:], "--out", str(tmp_path / "none"), code=2
+    )

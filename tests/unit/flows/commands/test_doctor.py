@@ -6,12 +6,13 @@ import argparse
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from data_contracts.errors import StorageUnavailable
 from flows.commands.doctor import _scratch, doctor
-from infra.scratch import UNKNOWN_MAKER
+from infra.scratch import UNKNOWN_MAKER, Leftover
 from infra.settings import remember_store
 from infra.store import Store, layout, open_store
 
@@ -25,9 +26,9 @@ def told(name: str) -> tuple[int, list[tuple[bool, str]]]:
 
 
 def test_a_machine_that_will_do(home: Path) -> None:
-    assert told("state") == (0, [(True, f"state in {home}, mode 0700")])
-    assert told("server") == (0, [(True, "no Prefect server runs")])
-    assert told("worker") == (0, [(True, "no worker of ours runs")])
+    facts = {"state": f"state in {home}, mode 0700", "server": "no Prefect server runs",
+             "worker": "no worker of ours runs"}  # fmt: skip
+    assert {name: told(name) for name in facts} == {name: (0, [(True, fact)]) for name, fact in facts.items()}
 
 
 @pytest.mark.root
@@ -39,8 +40,7 @@ def test_a_state_folder_of_another_user(home: Path) -> None:
 
 def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) -> None:
     for name in ("good", "gone", "damaged"):
-        store = open_store(str(tmp_path / name))
-        remember_store(store.uri, {})
+        remember_store(open_store(str(tmp_path / name)).uri, {})
     assert told("store") == (0, [(True, f"{tmp_path / name} answers") for name in ("good", "gone", "damaged")])
     shutil.rmtree(tmp_path / "gone")
     damaged = tmp_path / "damaged" / layout.STORE
@@ -53,19 +53,14 @@ def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) 
 
 
 def test_a_store_that_takes_no_writes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(str(tmp_path / "full"))
-    remember_store(store.uri, {})
-
-    def refuse(self: Store) -> float:
-        raise StorageUnavailable("The store is full.")
-
-    monkeypatch.setattr(Store, "now_s", refuse)
+    remember_store(open_store(str(tmp_path / "full")).uri, {})
+    monkeypatch.setattr(Store, "now_s", Mock(side_effect=StorageUnavailable("The store is full.")))
     assert told("store") == (5, [(False, "The store is full")])
 
 
 def test_many_folders_that_were_left_behind_share_a_line() -> None:
     def left(count: int) -> list[str]:
-        folders = [{"path": f"/a/{i}", "bytes": 0, "age_s": 60, "why_kept": UNKNOWN_MAKER} for i in range(count)]
+        folders = [Leftover(Path(f"/a/{i}"), "", 60, UNKNOWN_MAKER) for i in range(count)]
         return [check.fact for check in _scratch(folders)]
 
     assert left(1) == [

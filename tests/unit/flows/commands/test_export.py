@@ -16,8 +16,12 @@ from blake3 import blake3
 
 from flows.cli import main
 from tasks import export
+from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
+from tests.support.commands import json_of, output_of
 from tests.support.exports import run_elsewhere
-from tests.support.tiny import MODEL, trainwright, write_project
+from tests.support.runs import carry_out
+from tests.support.tiny import MODEL, write_project
 
 pytestmark = pytest.mark.warm
 # Another class's probabilities and a choice, and one thing that cannot be traced.
@@ -54,9 +58,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec.write_text(yaml.safe_dump(written))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
-        for verb in ("validate", "shard", "train", "verify", "evaluate", "promote"):
-            ran = trainwright(verb, spec)
-            assert ran.returncode == 0, ran.stderr
+        assert carry_out(open_run(read_spec(spec))).decision == "promoted"
     return spec.parent
 
 
@@ -101,9 +103,8 @@ def expected(line: Path, rows: Path) -> np.ndarray[Any, Any]:
 def test_the_three_lines_of_the_page_run_without_trainwright(
     target: str, shown: str, line: Path, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    folder = exported(target)
     (rows,) = line.glob(".trainwright/datasets/*/train-*.parquet")
-    made = run_elsewhere(folder, rows, shown.replace("output_label", "label"), tmp_path / "elsewhere")
+    made = run_elsewhere(exported(target), rows, shown.replace("output_label", "label"), tmp_path / "elsewhere")
     wanted = expected(line, rows)
     np.testing.assert_allclose(made["probabilities"], wanted, atol=1e-5)
     assert made["label"] == wanted.argmax(1).tolist()
@@ -117,25 +118,21 @@ def test_the_record_has_the_digests_and_the_largest_difference(exported: Callabl
         content = (folder / one["path"]).read_bytes()
         assert (one["bytes"], one["blake3"]) == (len(content), blake3(content).hexdigest())
     assert [one["name"] for one in record["inputs"]] == ["a", "b", "c"]
-    assert {one["dtype"] for one in record["inputs"]} == {"float64"}
-    assert record["transform"] is True
+    assert ({one["dtype"] for one in record["inputs"]}, record["transform"]) == ({"float64"}, True)
     assert record["batch_sizes"][0] == 1
     assert all(one["largest"] <= 1e-5 for one in record["agreements"])
     assert {one["output"] for one in record["agreements"]} == {"label", "probabilities"}
-    assert record["checkpoint"]["seal"]
-    assert record["version_ref"]["seal"]
+    assert all(record[name]["seal"] for name in ("checkpoint", "version_ref"))
 
 
 def test_the_card_is_made_of_facts(exported: Callable[[str], Path], line: Path) -> None:
     folder = exported("huggingface")
-    page = (folder / "README.md").read_text()
-    _, block, body = page.split("---\n", 2)
+    _, block, body = (folder / "README.md").read_text().split("---\n", 2)
     metadata = yaml.safe_load(block)
     (model,) = metadata["model-index"]
     result = model["results"][0]
     assert model["name"] == "tiny"
-    assert set(result) == {"task", "dataset", "metrics"}
-    assert result["metrics"][0]["name"] == "accuracy"
+    assert (set(result), result["metrics"][0]["name"]) == ({"task", "dataset", "metrics"}, "accuracy")
     assert "license" not in metadata
     for fact in (
         "License: not known",
@@ -170,10 +167,8 @@ def test_a_folder_that_is_taken_is_refused_and_nothing_is_left(
         ("full/file", "is a file"),
         ("no/where", "not a folder"),
     ):
-        assert main(["export", "tiny", str(tmp_path / name), *store]) == 2
-        assert why in capsys.readouterr().err
-    assert main(["export", "tiny@7", str(tmp_path / "new"), *store]) == 2
-    assert "no version 7" in capsys.readouterr().err
+        assert why in output_of(capsys, "export", "tiny", str(tmp_path / name), *store, code=2)
+    assert "no version 7" in output_of(capsys, "export", "tiny@7", str(tmp_path / "new"), *store, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "link"]
     assert (tmp_path / "full/file").read_text() == "mine"
 
@@ -191,23 +186,20 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
 
     monkeypatch.setattr(export, "model_facts", branching)
     words = ["export", "tiny", str(tmp_path / "out"), "--to", "torch", "--store", str(line / ".trainwright"), "--json"]
-    assert main(words) == 8
-    said = json.loads(capsys.readouterr().out)["error"]
+    said = json_of(capsys, *words, code=8)["error"]
     assert said["message"].startswith("torch.export cannot trace the module in net.py:")
     assert "net.py:36" in said["message"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
-    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: Path, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     project = Path(shutil.copytree(line, tmp_path / "tiny"))
     aliases = project / ".trainwright/aliases/tiny"
     words = ["promote", str(project / "pipeline.yaml"), "--set"]
     exact = "promote.export=[{to: onnx, atol: 0, rtol: 0}]"
-    assert main([*words, exact, "--set", "promote.alias=exact", "--json"]) == 4
-    said = json.loads(capsys.readouterr().out)["error"]["message"]
+    said = json_of(capsys, *words, exact, "--set", "promote.alias=exact", "--json", code=4)["error"]["message"]
     assert said.startswith(
         "Not promoted, the export to onnx failed: The output probabilities of model.onnx differs from"
     )
@@ -219,11 +211,9 @@ def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
     compared = [one["provenance"]["exports"]["onnx"] for one in manifests if "exports" in one["provenance"]]
     assert [[one["output"] for one in made["agreements"]] for made in compared] == [["label", "probabilities"]]
     capsys.readouterr()
-    assert main([*words, "promote.export=[onnx, onnx]"]) == 2
-    assert "names a form twice" in capsys.readouterr().err
+    assert "names a form twice" in output_of(capsys, *words, "promote.export=[onnx, onnx]", code=2)
 
 
 def test_a_number_that_is_not_a_tolerance_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for value in ("-1", "nan", "inf"):
-        assert main(["export", "tiny", "out", "--to", "onnx", f"--atol={value}"]) == 2
-        assert "--atol" in capsys.readouterr().err
+        assert "--atol" in output_of(capsys, "export", "tiny", "out", "--to", "onnx", f"--atol={value}", code=2)

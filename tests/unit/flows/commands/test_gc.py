@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from flows.cli import main
 from infra.store import open_store
+from tests.support.commands import json_of, output_of
 from tests.support.histories import OLD_S, YOUNG_S, History
 
 
 @pytest.fixture
-def history(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> History:
-    monkeypatch.chdir(tmp_path)
+def history(current_folder: Path, home: Path) -> History:
     history = History(open_store(".trainwright"))
     history.sealed("datasets", OLD_S)
     history.unsealed("datasets", OLD_S)
@@ -25,16 +24,14 @@ def history(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Hist
 
 def test_a_dry_run_says_what_the_run_then_does(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     old, half, young = history.parts
-    assert main(["gc", "--dry-run", "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)
+    planned = json_of(capsys, "gc", "--dry-run", "--json")
     assert history.there() == {old, half, young}
     assert {one["uri"]: one["why"] for one in planned["things"]} == {
         old: "nothing names it, not used for 90 days",
         half: "never finished, untouched for 90 days",
     }
     assert planned["bytes"] == sum(one["bytes"] for one in planned["things"]) > 50
-    assert main(["gc"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = output_of(capsys, "gc").splitlines()
     assert [line.split()[0] for line in lines] == ["dataset", "dataset", "2"]
     assert "2 dataset deleted from" in lines[-1]
     assert "1 items stay" in lines[-1]
@@ -42,20 +39,17 @@ def test_a_dry_run_says_what_the_run_then_does(history: History, capsys: pytest.
 
 
 # arguments, how many of the three stay
-LIMITS = [(["--keep-days", "100"], 2), (["--keep-days", "0", "--grace-hours", "0"], 0), (["--grace-hours", "9999"], 3)]
-
-
-@pytest.mark.parametrize(("arguments", "stay"), LIMITS)
+@pytest.mark.parametrize(
+    ("arguments", "stay"),
+    [(["--keep-days", "100"], 2), (["--keep-days", "0", "--grace-hours", "0"], 0), (["--grace-hours", "9999"], 3)],
+)
 def test_ages_are_asked_for(arguments: list[str], stay: int, history: History) -> None:
     assert main(["gc", "--store", ".trainwright", *arguments]) == 0
     assert len(history.there()) == stay
 
 
 def test_a_store_that_was_only_used_before_is_never_touched(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, current_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["gc"]) == 2
-    assert "There is no store in this folder (.trainwright). Name one with --store." in capsys.readouterr().err
-    assert main(["gc", "--store", "elsewhere"]) == 2
-    assert main(["gc", "--store", ".", "--keep-days", "-1"]) == 2
+    assert "There is no store in this folder (.trainwright). Name one with --store." in output_of(capsys, "gc", code=2)
+    assert (main(["gc", "--store", "elsewhere"]), main(["gc", "--store", ".", "--keep-days", "-1"])) == (2, 2)

@@ -13,15 +13,14 @@ from data_contracts.handoffs import Receipt
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tests.support.commands import output_of
-from tests.support.damage import overwrite
+from tests.support.damage import HARMS, overwrite
 from tests.support.tiny import complaints
 
 
 @pytest.fixture
-def store(repository: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(repository: Path, current_folder: Path, home: Path) -> Store:
     """The store of the current folder, in which two versions were promoted: the golden one before its rollback."""
-    copy = Path(shutil.copytree(repository / "tests/golden/store-v1/store", tmp_path / ".trainwright"))
-    monkeypatch.chdir(tmp_path)
+    copy = Path(shutil.copytree(repository / "tests/golden/store-v1/store", current_folder / ".trainwright"))
     store = open_store(str(copy), create=False)
     shutil.rmtree(copy / "aliases/tiny/history/champion/2")
     refs = {"model_version": "models/tiny/2", "receipt": "aliases/tiny/history/champion/1"}
@@ -33,22 +32,14 @@ def store(repository: Path, tmp_path: Path, home: Path, monkeypatch: pytest.Monk
 def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output_of(
-        capsys,
-        "rollback",
-        "tiny",
-        "--reason",
-        "recall fell",
-        "--evidence",
-        "https://pages.example/r/7",
-        "--evidence",
-        "7 of 9",
-    )
+    evidence = ["--evidence", "https://pages.example/r/7", "--evidence", "7 of 9"]
+    output_of(capsys, "rollback", "tiny", "--reason", "recall fell", *evidence)
     page = output_of(capsys, "history", "tiny@champion").splitlines()
     assert page[0] == "tiny@champion is version 1: 3 entries"
     rows = [re.split(" {2,}", line.strip()) for line in page[3:6]]
     assert [row[3] for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
-    assert all(row[1] == registry_actor(store) and row[2] == "cli" for row in rows)
+    actor = registry.moves(store, "tiny", "champion")[0][1]["actor"]
+    assert all(row[1:3] == [actor, "cli"] for row in rows)
     note = "\n".join(page[7:])
     told = json.loads(output_of(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
     first, second, back = told["moves"]
@@ -57,20 +48,14 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert (incident["reason"], incident["evidence"]) == ("recall fell", ["https://pages.example/r/7", "7 of 9"])
     assert (incident["left"]["version"], incident["back"]["version"]) == (2, 1)
     assert (incident["left"]["run_id"], incident["back"]["run_id"]) == (second["run_id"], first["run_id"])
-    assert incident["left"]["since"] == second["at"]
-    assert len(incident["left"]["gates"]) == 2
-    checkpoint = registry.read_version(store, "tiny", 1).checkpoint.ref
-    files = store.manifest(checkpoint).files
+    assert (incident["left"]["since"], len(incident["left"]["gates"])) == (second["at"], 2)
+    files = store.manifest(registry.read_version(store, "tiny", 1).checkpoint.ref).files
     assert (incident["checked_files"], incident["checked_bytes"]) == (len(files), sum(one.bytes for one in files))
     scores = f"accuracy: {incident['left']['metrics']['accuracy']:.4g} → "
     checked = f"{incident['checked_bytes']:,} bytes"
     for words in ("reason      recall fell", "evidence    7 of 9", second["run_id"], checked, scores, "on hold: "):
         assert words in note
     assert [one["version"] for one in told["held"]] == [2]
-
-
-def registry_actor(store: Store) -> str:
-    return registry.moves(store, "tiny", "champion")[0][1]["actor"]
 
 
 def test_an_entry_that_moves_nothing_is_told_and_kept(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,24 +75,15 @@ def test_an_alias_that_is_not_there(store: Store, name: str, capsys: pytest.Capt
     assert len(answer.strip().splitlines()) <= 2
 
 
-@pytest.mark.parametrize("harm", ["changed", "missing"])
+@pytest.mark.parametrize("harm", ["bit", "gone"])
 def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
     store: Store, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ref = registry.read_version(store, "tiny", 1).checkpoint.ref
-    folder = Path(store.uri) / ref.uri
-    file = folder / (
-        max(store.manifest(ref).files, key=lambda one: one.bytes).path if harm == "changed" else layout.MANIFEST
-    )
-    file.chmod(0o600)
-    if harm == "changed":
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
-    else:
-        file.unlink()
-    answer = output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
-    assert ref.uri in answer
+    largest = max(store.manifest(ref).files, key=lambda one: one.bytes).path
+    file = Path(store.uri) / ref.uri / (largest if harm == "bit" else layout.MANIFEST)
+    HARMS[harm](file, file)
+    assert ref.uri in output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
     assert len(registry.history(store, "tiny", "champion")) == 2
     assert registry.read_alias(store, "tiny", "champion")[1] == 2
 
@@ -115,11 +91,9 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
 def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluation = registry.read_version(store, "tiny", 1).evaluation
-    (Path(store.uri) / evaluation.uri / layout.MANIFEST).unlink()
+    (Path(store.uri) / registry.read_version(store, "tiny", 1).evaluation.uri / layout.MANIFEST).unlink()
     output_of(capsys, "rollback", "tiny", "--reason", "why")
-    note = registry.history(store, "tiny", "champion")[-1].incident
-    assert note.back.metrics == {}
+    assert registry.history(store, "tiny", "champion")[-1].incident.back.metrics == {}
     assert "→ not scored" in output_of(capsys, "history", "tiny")
 
 

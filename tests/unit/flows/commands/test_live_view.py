@@ -74,25 +74,19 @@ running tiny
 ANSWER = "an error\npromoted: it is\n\n  train     ran\n"
 
 
-def begun(folder: Path, end: str, *options: str, **more: object) -> Terminal:
+def begun(folder: Path, end: str, *options: str, script: str = SCRIPT, **more: object) -> Terminal:
     # A TMPDIR of its own: it would tell of each folder there that it removes after another test's killed process.
     env = {"TRAINWRIGHT_HOME": str(folder / "home"), "TMPDIR": str(folder), **more.pop("env", {})}  # type: ignore[dict-item]
-    return Terminal("-c", SCRIPT, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
-
-
-def go(folder: Path) -> None:
-    (folder / "go").touch()
+    return Terminal("-c", script, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
 
 
 def test_lines_pass_above_the_view_and_the_answer_takes_its_place(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer")
     terminal.until("epoch 1")
-    shown = terminal.until("run       run-1")
-    assert re.sub(r"\d\.\d s  70", "0.0 s  70", shown) == ABOVE + VIEW.rstrip("\n")
+    assert re.sub(r"\d\.\d s  70", "0.0 s  70", terminal.until("run       run-1")) == ABOVE + VIEW.rstrip("\n")
     assert not terminal.screen().cursor
-    go(tmp_path)
-    assert terminal.end() == 0
-    assert terminal.screen().text.rstrip("\n") == (ABOVE + ANSWER).rstrip("\n")
+    (tmp_path / "go").touch()
+    assert (terminal.end(), terminal.screen().text.rstrip("\n")) == (0, (ABOVE + ANSWER).rstrip("\n"))
     assert terminal.screen().cursor
 
 
@@ -115,25 +109,24 @@ def test_however_it_ends_the_view_is_gone_and_the_cursor_back(
     elif end == "\x03":
         terminal.type(b"\x03")
     else:
-        go(tmp_path)
+        (tmp_path / "go").touch()
     assert terminal.end() == code
     screen = terminal.screen()
-    assert screen.cursor
     assert screen.text.replace("^C", "").startswith(ABOVE + sentence)
-    assert "running" not in screen.text
+    assert (screen.cursor, "running" in screen.text) == (True, False)
 
 
 def test_the_last_picture_stays_where_the_answer_goes_elsewhere(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer", stdout=tmp_path / "out")
     terminal.until("epoch 1")
-    go(tmp_path)
+    (tmp_path / "go").touch()
     assert terminal.end() == 0
     assert "  train     ran          1.0 s  step 7\n" in terminal.screen().text
     assert (tmp_path / "out").read_text() == "printed [bold]\x1b[2J\n" + ANSWER.removeprefix("an error\n")
 
 
 def test_no_color_is_kept_to(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     plain, coloured = begun(tmp_path, "answer", env={"NO_COLOR": "1"}), begun(tmp_path, "answer")
     assert (plain.end(), coloured.end()) == (0, 0)
     assert ["\x1b[3" in one.output for one in (plain, coloured)] == [False, True]
@@ -144,7 +137,7 @@ PRINTED = "printed [bold]\x1b[2J\n"
 
 
 def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
 
     def piped(*options: str) -> tuple[str, str]:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path), "answer", *options]
@@ -152,8 +145,7 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=env)
         return done.stdout, done.stderr
 
-    answer = ANSWER.removeprefix("an error\n")
-    assert piped() == (PRINTED + answer, LINES)
+    assert piped() == (PRINTED + ANSWER.removeprefix("an error\n"), LINES)
     assert piped("--json") == (PRINTED + '{"it": "is"}\n', LINES)
     quiet = f"and {'long ' * 20}\nan error\n"  # a program's own print cannot be told from an error
     assert piped("--quiet") == (PRINTED + "promoted: it is\n", quiet)
@@ -164,33 +156,28 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
     [
         ((), {"TERM": "dumb"}, LINES + ANSWER.removeprefix("an error\n")),
         (("--quiet",), {}, f"and {'long ' * 20}\nan error\npromoted: it is\n"),
+        # The line of a stage's progress replaces itself.
+        (
+            ("--json",),
+            {},
+            LINES.replace("warned\n", "warned\n\r\x1b[2Kshard: reading 1 of 2 rows, 1 rows/s, 1 s left\r\x1b[2K")
+            + '{"it": "is"}\n',
+        ),
     ],
 )
-def test_a_dumb_terminal_and_quiet_get_lines_alone(
+def test_a_dumb_terminal_quiet_and_json_get_lines_alone(
     options: tuple[str, ...], env: dict[str, str], tail: str, tmp_path: Path
 ) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     terminal = begun(tmp_path, "answer", *options, env=env)
-    assert terminal.end() == 0
-    assert terminal.output.replace("\r\n", "\n") == PRINTED + tail
-
-
-def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
-    go(tmp_path)
-    terminal = begun(tmp_path, "answer", "--json")
-    assert terminal.end() == 0
-    assert "running tiny" not in terminal.output
-    assert "\x1b[?25l" not in terminal.output
-    assert "train shown\r\n" in terminal.output
+    assert (terminal.end(), terminal.output.replace("\r\n", "\n")) == (0, PRINTED + tail)
 
 
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
-    go(tmp_path)
+    (tmp_path / "go").touch()
     broken = "import flows.commands.live_view as b\ndef fail(*_): raise ValueError('broken')\nb.one_line = fail\n"
-    env = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
-    terminal = Terminal("-c", broken + SCRIPT, tmp_path, "answer", env=env)
+    terminal = begun(tmp_path, "answer", script=broken + SCRIPT)
     assert terminal.end() == 0
     said = terminal.output.replace("\r\n", "\n")
     assert said.startswith("The live view failed and is switched off; the run continues (ValueError: broken).\nprinted")
-    assert said.endswith("promoted: it is\n\n  train     ran\n")
-    assert said.count("switched off") == 1
+    assert (said.endswith("promoted: it is\n\n  train     ran\n"), said.count("switched off")) == (True, 1)

@@ -14,6 +14,5 @@ from tasks.mirrors.deliver import Due
 def test_a_rollback_that_no_server_was_told_of_is_no_failure(mirrors: list[str], code: int) -> None:
     left = [Due(run_id="r", about=None, mirror=name, what="alias", alias=("tiny", "champion")) for name in mirrors]
     answer = _mirror_answer([], left)
-    assert answer.exit_code == code
-    assert len(answer.value["left"]) == len(mirrors)
+    assert (answer.exit_code, len(answer.value["left"])) == (code, len(mirrors))
     assert ("prefect was not told of the rollback of tiny@champion" in answer.text) == ("prefect" in mirrors)

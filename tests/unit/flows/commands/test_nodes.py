@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,12 @@ def test_a_name_that_is_no_path_is_kept_as_it_is(store: Store, capsys: pytest.Ca
 def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
     both = threading.Barrier(4)
 
-    def drain(reason: str) -> None:
+    def drain(number: int) -> None:
         both.wait()
-        decide(store, "gpu-1", drained=True, reason=reason)
+        decide(store, "gpu-1", drained=True, reason=f"reason {number}")
 
-    threads = [threading.Thread(target=drain, args=(f"reason {n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(drain, range(4)))
     assert len(store.list(layout.node_standings("gpu-1"))) == 4
 
 

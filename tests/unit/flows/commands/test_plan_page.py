@@ -7,21 +7,20 @@ from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer
 
-NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
-OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0)
-SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu")
-
 KNOWN = Estimate(
     begun_with="2 tensors loaded, 1 missing (head)",
     machine="gpu",
     memory_bytes=2**34,
-    needs=NEEDS,
+    needs=[MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)],
     recommendation="ddp fits.",
     stages=[
         StageEstimate("train", Span(3600, 3000, 4200), "2 earlier runs", {"USD": 0.01}),
         StageEstimate("verify", Span(60, 60, 60), "1 earlier run", {"USD": 0.001}),
     ],
-    offers=[SPOT, OFFER],
+    offers=[
+        Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu"),
+        Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0),
+    ],
     verdict="The cheapest is …",
 )
 
@@ -70,6 +69,5 @@ def test_what_is_unknown_is_said() -> None:
 def test_a_price_that_is_unknown() -> None:
     gpu, here = frozenset(("gpu",)), frozenset(("an unknown machine",))
     train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
-    stages = [train, verify, train]
-    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=stages)) if "In all" in one]
+    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=[train, verify, train])) if "In all" in one]
     assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")

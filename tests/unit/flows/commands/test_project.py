@@ -16,12 +16,17 @@ from flows.commands.project import init
 from tests.support.tiny import write_project
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a project."""
+    return write_project(tmp_path / "p").parent
+
+
 def call(*words: str | Path) -> Any:
     return init(parser().parse_args(["init", *map(str, words)]))
 
 
-def test_files_are_added_to_a_project_and_replace_nothing(tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "p").parent
+def test_files_are_added_to_a_project_and_replace_nothing(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     answer = call(folder, "--with", "gitlab", "--with", "prefect", "--with", "gitlab")
     assert answer.value == {
@@ -43,8 +48,7 @@ def test_a_folder_in_use_without_a_pipeline_is_refused(extras: list[str], tmp_pa
         call(tmp_path, *extras)
 
 
-def test_a_pipeline_alone_is_not_written_over_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "p").parent
+def test_a_pipeline_alone_is_not_written_over_and_one_that_cannot_be_read_is_named(folder: Path) -> None:
     with pytest.raises(UsageError, match="is not empty"):
         call(folder)
     (folder / "pipeline.yaml").write_text("version: 1\nname: A b\n")
@@ -54,8 +58,9 @@ def test_a_pipeline_alone_is_not_written_over_and_one_that_cannot_be_read_is_nam
 
 @pytest.mark.parametrize("kind", ["link", "file"])
 @pytest.mark.parametrize("name", [".github", ".github/workflows"])
-def test_nothing_is_written_through_a_folder_that_is_a_link_or_a_file(name: str, kind: str, tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "p").parent
+def test_nothing_is_written_through_a_folder_that_is_a_link_or_a_file(
+    name: str, kind: str, folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(tmp_path / "elsewhere") if kind == "link" else (folder / name).touch()
@@ -65,8 +70,7 @@ def test_nothing_is_written_through_a_folder_that_is_a_link_or_a_file(name: str,
     assert not (folder / ".gitlab-ci.yml").exists()
 
 
-def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "p").parent
+def test_a_dangling_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "prefect.yaml").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="exists already"):
         call(folder, "--with", "prefect")
@@ -87,14 +91,12 @@ def test_workflows_stand_where_their_host_reads_them(tmp_path: Path) -> None:
     assert not (tmp_path / "a b").exists()
 
 
-def test_a_deployment_s_process_does_not_import_from_the_project(tmp_path: Path) -> None:
+def test_a_deployment_s_process_does_not_import_from_the_project(folder: Path) -> None:
     """Prefect puts the folder of the pull step on the import path of a process that has passwords and keys."""
-    folder = write_project(tmp_path / "p").parent
     call(folder, "--with", "prefect")
     written = yaml.safe_load((folder / "prefect.yaml").read_text())
     assert written["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": "/"}}]
     [build] = written["build"]
-    outputs = {"checkout": {"stdout": str(folder)}}
     assert build["prefect.deployments.steps.run_shell_script"]["script"] == "pwd"
-    [deployment] = apply_values(written["deployments"], outputs)
+    [deployment] = apply_values(written["deployments"], {"checkout": {"stdout": str(folder)}})
     assert deployment["parameters"] == {"spec": str(folder / "pipeline.yaml")}

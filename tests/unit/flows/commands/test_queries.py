@@ -23,10 +23,9 @@ Command = Callable[[Namespace], Any]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def here(current_folder: Path) -> Store:
     """A folder whose `.trainwright` is a store with the model digits, and no run."""
-    monkeypatch.chdir(tmp_path)
-    store = open_store(str(tmp_path / ".trainwright"))
+    store = open_store(str(current_folder / ".trainwright"))
     store.create(f"{layout.model('digits', 1)}/manifest.json", b"{}")
     return store
 
@@ -63,8 +62,7 @@ def test_a_model_where_a_run_should_be(command: Command, name: str, here: Store)
     assert refusal(command, name) == MODEL.replace("digits", name)
 
 
-def test_no_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_store_is_known(current_folder: Path) -> None:
     assert refusal(queries.show, "abc") == (
         "There is no run or model abc: no store is known on this machine. Name its store with --store, or run a "
         "pipeline: `trainwright run SPEC`."
@@ -74,10 +72,9 @@ def test_no_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert answer.value["stores"] == []
 
 
-def test_an_empty_store_and_a_run_whose_name_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = open_store(str(tmp_path / ".trainwright"))
-    strange = tmp_path / ".trainwright" / "runs" / "r\nX"
+def test_an_empty_store_and_a_run_whose_name_is_not_one(current_folder: Path) -> None:
+    store = open_store(str(current_folder / ".trainwright"))
+    strange = current_folder / ".trainwright" / "runs" / "r\nX"
     strange.mkdir(parents=True)
     (strange / "resolved.json").write_text("{}")
     answer = queries.status(Namespace(store=None, html=None, since=None, objectives=None))

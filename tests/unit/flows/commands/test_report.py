@@ -12,6 +12,7 @@ import pytest
 from flows import cli
 from infra.store import layout, open_store
 from tasks.pages.html import HEAD
+from tests.support.commands import output_of
 from tests.support.reported import CANCELLED, FIRST, PROMOTED, RECOVERED, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -86,17 +87,14 @@ def test_an_unknown_run_is_refused(command: Any) -> None:
 def test_diff_prints_and_writes_a_page(command: Any, tmp_path: Path) -> None:
     out = tmp_path / "diff.html"
     answer = command("diff", "tiny@1", "tiny:2", "--out", out)
-    assert [row["name"] for row in answer["spec"]] == ["train.seed"]
-    assert answer["page"] == str(out)
+    assert ([row["name"] for row in answer["spec"]], answer["page"]) == (["train.seed"], str(out))
     assert "<h1>tiny@1 → tiny:2</h1>" in out.read_text()
-    error = command("diff", "tiny@1", "tiny:2", "--out", out, code=2)["error"]
-    assert error["message"] == f"{out} exists already."
+    assert command("diff", "tiny@1", "tiny:2", "--out", out, code=2)["error"]["message"] == f"{out} exists already."
     assert os.stat(out).st_size < 100_000
 
 
 def test_diff_names_each_part_on_a_terminal(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["diff", "tiny@1", "tiny@2", "--store", str(store)]) == 0
-    said = capsys.readouterr().out
+    said = output_of(capsys, "diff", "tiny@1", "tiny@2", "--store", str(store))
     assert said.startswith("tiny@1 and tiny@2 differ in spec, metrics, weights.\n\nspec\n")
     assert "\naccuracy  0.9661  1      better\n" in said
 

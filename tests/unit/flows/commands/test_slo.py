@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from markupsafe import escape
 from flows.cli import main
 from infra.store import Store
 from tasks.slo import SHIPPED
-from tests.support.ledger_runs import report, run_id_at, usage, write
+from tests.unit.tasks.pages.test_day_page import add
 
 NOW = datetime.now(UTC)
 
@@ -21,14 +21,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(list(words)) == code
     printed = capsys.readouterr()
     return printed.err if code == 2 else printed.out
-
-
-def add(store: Store, hours_ago: float, verdict: str, cause: str = "") -> None:
-    ended = NOW - timedelta(hours=hours_ago)
-    began = ended - timedelta(minutes=30)
-    error = {"cause": cause, "message": "", "remedy": "", "user_traceback": "", "details": {}} if cause else None
-    run_id = run_id_at(began)
-    write(store, report(run_id, began, ended, verdict, error=error), usage(run_id, began, ended))
 
 
 @pytest.fixture
@@ -84,12 +76,15 @@ def test_the_page_replaces_a_page_of_a_day_and_no_other_file(
     assert out.read_text() == "mine alone"
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "elsewhere.html")
-    assert "is not a page of a day" in said(capsys, *words, str(link), code=2)
-    assert "cannot be written" in said(capsys, *words, str(tmp_path / "no" / "day.html"), code=2)
-    assert "lies in the future" in said(capsys, *words, str(tmp_path / "b.html"), "--since", "2999-01-01", code=2)
-    span = ("--since", "2026-01-01..2026-01-02")
-    assert "a page of a day ends now" in said(capsys, *words, str(tmp_path / "b.html"), *span, code=2)
-    assert "--since has no effect" in said(capsys, "status", "--since", "2h", code=2)
+    new = str(tmp_path / "b.html")
+    for arguments, sentence in (
+        ((*words, str(link)), "is not a page of a day"),
+        ((*words, str(tmp_path / "no" / "day.html")), "cannot be written"),
+        ((*words, new, "--since", "2999-01-01"), "lies in the future"),
+        ((*words, new, "--since", "2026-01-01..2026-01-02"), "a page of a day ends now"),
+        (("status", "--since", "2h"), "--since has no effect"),
+    ):
+        assert sentence in said(capsys, *arguments, code=2)
 
 
 def test_the_flow_writes_the_page_of_this_user(store: Store, home: Path) -> None:

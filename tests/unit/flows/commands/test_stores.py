@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,13 @@ import pytest
 
 from data_contracts.quoting import APPROVED
 from flows.cli import main
+from tests.support.commands import json_of, output_of
 from tests.support.tiny import SPEC, write_project
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A port of somebody else's, on a machine whose user has approved nothing."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.delenv(APPROVED, raising=False)
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "team:the-password")
     monkeypatch.setenv("GITHUB_TOKEN", "the-token")
@@ -59,9 +58,7 @@ def changes(kind: str, port: socket.socket, name: str) -> dict[str, Any]:
 def test_plan_sends_nothing_that_nobody_approved(
     kind: str, name: str, elsewhere: socket.socket, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    spec = write_project(tmp_path / "tiny", changes(kind, elsewhere, name))
-    assert main(["plan", str(spec)]) == 2
-    said = capsys.readouterr().err
+    said = output_of(capsys, "plan", str(write_project(tmp_path / "tiny", changes(kind, elsewhere, name))), code=2)
     assert "storage_options.key" in said
     assert name in said
     assert not was_called(elsewhere)
@@ -78,9 +75,9 @@ def test_a_run_with_a_mirror_or_a_cluster_that_nobody_approved_does_not_start(
         ({"mirrors": {"mlflow": {"uri": address_of(elsewhere), "token": "env:GITHUB_TOKEN"}}}, "mirrors.mlflow.token"),
         ({"shards": {**SPEC["shards"], "runner": {"dask": dask, "scratch": "/s"}}}, "shards.runner.dask"),
     ):
-        spec = write_project(tmp_path / sentence, part)
-        assert main(["run", str(spec)]) == 2
-        assert f"{sentence}: nobody on this machine has approved that" in capsys.readouterr().err
+        assert f"{sentence}: nobody on this machine has approved that" in output_of(
+            capsys, "run", str(write_project(tmp_path / sentence, part)), code=2
+        )
     assert not was_called(elsewhere)
 
 
@@ -88,9 +85,7 @@ def test_what_is_approved_is_sent(
     elsewhere: socket.socket, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = address_of(elsewhere)
-    assert main(["store", "approve", where, "env:GITHUB_TOKEN", "--json"]) == 0
-    approved = json.loads(capsys.readouterr().out)
-    assert approved[where] == ["env:GITHUB_TOKEN"]
+    assert json_of(capsys, "store", "approve", where, "env:GITHUB_TOKEN", "--json")[where] == ["env:GITHUB_TOKEN"]
     assert main(["store", "approve", where, "env:PREFECT_API_AUTH_STRING"]) == 2
     assert main(["store", "approve", where, "GITHUB_TOKEN"]) == 2
     elsewhere.close()  # refuses from here on, which answers at once
@@ -98,5 +93,4 @@ def test_what_is_approved_is_sent(
         "endpoint_url": where, "key": "env:GITHUB_TOKEN", "secret": "env:GITHUB_TOKEN",
         "config_kwargs": {"retries": {"max_attempts": 1}},
     }}})  # fmt: skip
-    assert main(["plan", str(spec)]) == 5
-    assert "does not answer" in capsys.readouterr().err
+    assert "does not answer" in output_of(capsys, "plan", str(spec), code=5)

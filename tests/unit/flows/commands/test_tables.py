@@ -24,28 +24,18 @@ RULED = """\
                                  [bold]猫"""
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    return monkeypatch
-
-
 def test_plain_text_is_aligned_and_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     assert table(HEAD, ROWS, ["step"]) == PLAIN
-    long = table(("a", "b"), [("x" * 300, "y " * 300)]).splitlines()
-    assert len(long) == 2
+    assert len(table(("a", "b"), [("x" * 300, "y " * 300)]).splitlines()) == 2
 
 
-def test_a_terminal(terminal: pytest.MonkeyPatch) -> None:
-    terminal.setenv("COLUMNS", "46")
-    assert table(HEAD, ROWS, ["step"]) == RULED
-
-
-def test_a_dumb_terminal_gets_plain_text(terminal: pytest.MonkeyPatch) -> None:
-    terminal.setenv("TERM", "dumb")
-    assert table(HEAD, ROWS, ["step"]) == PLAIN
+@pytest.mark.parametrize(("kind", "shown"), [("xterm", RULED), ("dumb", PLAIN)])
+def test_a_terminal(kind: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("COLUMNS", "46")
+    assert table(HEAD, ROWS, ["step"]) == shown
 
 
 def test_no_cell_looks_like_a_row() -> None:

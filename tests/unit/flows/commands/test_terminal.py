@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,9 +49,7 @@ def test_answers_logs_and_errors_are_escaped(
         logging.getLogger("trainwright").info("logged %s", f"{ATTACK}\nnot a line")
         return guard.Answer(f"answered {ATTACK}", {})
 
-    def failed(arguments: Namespace) -> guard.Answer:
-        raise UsageError(f"failed {ATTACK}", user_traceback=f"traced {ATTACK}")
-
+    failed = Mock(side_effect=UsageError(f"failed {ATTACK}", user_traceback=f"traced {ATTACK}"))
     arguments = Namespace(json=False, command="doctor")
     assert [guard.carry_out(lambda: told, arguments), guard.carry_out(lambda: failed, arguments)] == [0, 2]
     said = capsys.readouterr()

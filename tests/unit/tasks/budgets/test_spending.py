@@ -36,15 +36,20 @@ def limited(store: Store, limit: dict[str, Any], **more: Any) -> BudgetPeriod:
     return BudgetPeriod("all", budget, NOW if budget.per == "month" else "r1")
 
 
+@pytest.fixture
+def budget_period(store: Store) -> BudgetPeriod:
+    """This month's part of a budget of 100 USD."""
+    return limited(store, {"amount": 100.0, "currency": "USD"})
+
+
 def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Run:
     spec = {"name": "p", "tags": {"team": "a"}, "train": {"launcher": "work-pool", "pool": "gpu"}}
     return make_run(store, run_id=run_id, spec=spec, price=DEAR, prices={"here": here})
 
 
 def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
-    node = NodeUsage(number=0, started=began, released=began + seconds)
     about = {"stage": "train", "where": "trainings/k-0", "generation": generation, "local": False}
-    return GangUsage(nodes=[node], ended="", **about)
+    return GangUsage(nodes=[NodeUsage(number=0, started=began, released=began + seconds)], ended="", **about)
 
 
 def carry_out(run: Run, work: Callable[[Any], Any]) -> Any:
@@ -72,14 +77,12 @@ def test_what_a_run_used_is_settled_and_is_what_the_charges_say(store: Store) ->
     budget_period = limited(store, {"amount": 500.0, "currency": "USD"})
     carry_out(run_in(store), lambda run: training(run, 10))
     balance = budget_period.ledger(store).balance()
-    assert balance.holds == {}
-    assert balance.spent == pytest.approx(10)
+    assert (balance.holds, balance.spent) == ({}, pytest.approx(10))
     [execution] = usage_of(store, "r1").executions
     assert balance.spent == pytest.approx(budget_period.used(execution), abs=1e-9)
 
 
-def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
-    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
+def test_a_run_is_refused_before_anything_is_booked(budget_period: BudgetPeriod, store: Store) -> None:
     budget_period.ledger(store).settle({Executed("r0", "1-a"): 100})
     with pytest.raises(OverBudget) as caught:
         carry_out(run_in(store), budgets.admit)
@@ -99,8 +102,7 @@ def test_nodes_that_cannot_be_paid_for_half_an_interval_are_not_launched(store: 
         carry_out(run_in(store, "r2"), lambda run: training(run, 1, nodes=2))
 
 
-def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> None:
-    limited(store, {"amount": 100.0, "currency": "USD"})
+def test_a_training_ends_while_half_an_interval_is_reserved(budget_period: BudgetPeriod, store: Store) -> None:
     run = run_in(store)
 
     def work(run: Run) -> Any:
@@ -156,11 +158,9 @@ def test_shares_are_warned_of_once_in_a_period(
     assert caplog.text.count("The budget all") == 1
 
 
-def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> None:
-    limited(store, {"amount": 100.0, "currency": "USD"})
-    unknown = Price(machine="", per_hour=None, price_date="")
+def test_an_unknown_price_is_told_and_not_counted_as_nothing(budget_period: BudgetPeriod, store: Store) -> None:
     with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add it"):
-        carry_out(run_in(store, here=unknown), budgets.admit)
+        carry_out(run_in(store, here=Price(machine="", per_hour=None, price_date="")), budgets.admit)
 
 
 def killed(store: Store, run_id: str, seconds: float) -> None:
@@ -171,8 +171,9 @@ def killed(store: Store, run_id: str, seconds: float) -> None:
     run.live.budget._closed.set()
 
 
-def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(store: Store) -> None:
-    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
+def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(
+    budget_period: BudgetPeriod, store: Store
+) -> None:
     killed(store, "r0", seconds=10)
     ledger = budget_period.ledger(store)
     assert ledger.balance().reserved == pytest.approx(70, abs=1)
@@ -211,14 +212,12 @@ def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
     carry_out(run_in(store), work)
 
 
-def test_a_refused_run_is_told_its_own_part(store: Store) -> None:
-    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
+def test_a_refused_run_is_told_its_own_part(budget_period: BudgetPeriod, store: Store) -> None:
     ledger = budget_period.ledger(store)
     ledger.settle({Executed("r0", "1-a"): 40})
     ledger.reserve(Executed("r1", "1-b"), 30, 0, None)
     ledger.reserve(Executed("r2", "1-c"), 30, 0, None)
-    found = nothing_left(budget_period, ledger.balance(), "r1")
-    assert found.message.endswith(
+    assert nothing_left(budget_period, ledger.balance(), "r1").message.endswith(
         "40.00 of 100.00 USD are spent, 30.00 used or reserved by this run and 30.00 used or reserved by other runs."
     )
     assert "by this run" not in nothing_left(budget_period, ledger.balance(), "r9").message
@@ -245,11 +244,9 @@ def test_a_run_that_is_carried_out_is_not_settled(store: Store) -> None:
 
 
 def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    budget_period: BudgetPeriod, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited(store, {"amount": 100.0, "currency": "USD"})
-    run = run_in(store)
-    mine = budgets.Spending(run)
+    mine = budgets.Spending(run_in(store))
     for error, ends in ((StorageUnavailable("away"), False), (CorruptError("damaged"), True)):
         calls: list[float] = []
 

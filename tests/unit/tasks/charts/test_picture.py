@@ -38,7 +38,6 @@ def test_a_coordinate_that_is_not_finite_is_refused() -> None:
 
 def test_an_image_is_one_data_uri_in_which_nothing_can_be_read_as_markdown() -> None:
     picture = Picture(10, 10, "](https://evil.example)")
-    shown = as_image(picture.svg(), "gates")
-    head, _, data = shown.partition("base64,")
+    head, _, data = as_image(picture.svg(), "gates").partition("base64,")
     assert head == "![gates](data:image/svg+xml;"
     assert base64.b64decode(data.removesuffix(")")).decode() == picture.svg()

@@ -138,8 +138,7 @@ def test_gates_are_those_of_the_spec_with_what_they_found(spec_path: Path) -> No
         GateResult(metric="accuracy", met=False, value=0.5, bound=0.8, sentence="accuracy is 0.5"),
         GateResult(metric="onnx", met=True, value=0, bound=0, sentence="outputs are equal"),
     ]
-    error = GateNotMet("no", details={"gates": [gate.to_json() for gate in found]})
-    report = ended(error, "promote", "rejected")
+    report = ended(GateNotMet("no", details={"gates": [gate.to_json() for gate in found]}), "promote", "rejected")
     made = report_of_run(report, facts(spec_path, report))
     assert ends(made, "gate") == {
         "accuracy: min 0.8": ("failed", "accuracy is 0.5"),
@@ -162,8 +161,7 @@ def test_an_exit_code_that_a_shell_would_read_as_another_is_refused(code: int) -
 
 
 def test_a_store_that_cannot_be_read_leaves_the_stages() -> None:
-    report = ended(None)
-    made = report_of_run(report, None)
+    made = report_of_run(ended(None), None)
     assert {case.kind for case in made.cases} == {"stage"}
     assert (made.version, made.exit_code) == ("tiny@champion version 1", 0)
 

@@ -28,32 +28,25 @@ def files(root: Path) -> SpecFiles:
     return spec_files(root / "models/pipeline.yaml", root)
 
 
-def line_of(path: Path, text: str) -> int:
-    return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
-
-
 @pytest.mark.parametrize(
-    ("marked", "file", "text"),
+    ("marked", "file", "text", "suite"),
     [
-        (case(field=("promote", "gates", 1)), "models/pipeline.yaml", "metric: accuracy"),
-        (case("stage", field=("train",)), "models/pipeline.yaml", "train:"),
-        (case("expectation", field=("contract",), entry=2), "models/suite.json", "not_be_null"),
-        (case("spec", place="pipeline.yaml:3"), "models/pipeline.yaml", "tags:"),
-        (case("stage", field=("nothing", "such")), "models/pipeline.yaml", "version: 1"),
+        (case(field=("promote", "gates", 1)), "models/pipeline.yaml", "metric: accuracy", None),
+        (case("stage", field=("train",)), "models/pipeline.yaml", "train:", None),
+        (case("expectation", field=("contract",), entry=2), "models/suite.json", "not_be_null", None),
+        (case("expectation", field=("contract",), entry=2), "models/pipeline.yaml", "contract:", "0" * 64),
+        (case("spec", place="pipeline.yaml:3"), "models/pipeline.yaml", "tags:", None),
+        (case("stage", field=("nothing", "such")), "models/pipeline.yaml", "version: 1", None),
     ],
 )
 def test_a_case_is_marked_where_the_spec_or_the_suite_asks_for_it(
-    marked: CiCase, file: str, text: str, root: Path, files: SpecFiles
+    marked: CiCase, file: str, text: str, suite: str | None, root: Path, files: SpecFiles
 ) -> None:
-    (found,) = findings(report(marked, suite=files.suite_digest), files)
+    """An expectation of another suite than the spec's is marked at the contract."""
+    (found,) = findings(report(marked, suite=suite or files.suite_digest), files)
     path = root / file
     assert (found.level, found.file) == ("error", file)
     assert text in path.read_text().splitlines()[found.line - 1]
-
-
-def test_an_expectation_of_another_suite_is_marked_at_the_contract(root: Path, files: SpecFiles) -> None:
-    (found,) = findings(report(case("expectation", field=("contract",), entry=2), suite="0" * 64), files)
-    assert (found.file, found.line) == ("models/pipeline.yaml", line_of(root / "models/pipeline.yaml", "contract:"))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +71,7 @@ def test_errors_and_causes_come_first_and_notes_last(files: SpecFiles) -> None:
         case("spec", name="spec"),
         case("gate", "passed", name="fine"),
     ]
-    found = findings(report(*cases), files, ["a note"])
-    assert [(one.level, one.title) for one in found] == [
+    assert [(one.level, one.title) for one in findings(report(*cases), files, ["a note"])] == [
         ("error", "spec failed"),
         ("error", "gate failed"),
         ("error", "checkpoint failed"),
@@ -119,5 +111,4 @@ def test_a_spec_that_cannot_be_loaded_has_the_lines_that_can_be_read(spec: str, 
     path = tmp_path / "pipeline.yaml"
     path.write_text(spec)
     found = spec_files(path, tmp_path)
-    assert (found.document is not None) == ("sead" in spec)
-    assert (found.suite, found.suite_digest) == (None, "")
+    assert (found.document is not None, found.suite, found.suite_digest) == ("sead" in spec, None, "")

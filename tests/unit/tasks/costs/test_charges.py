@@ -59,8 +59,7 @@ def by_cause(found: list[Charge], **only: Any) -> dict[str, float]:
 def test_a_node_from_launch_to_release() -> None:
     one = node(0, 10, 12, 20, 60, 63, waited_s=4.0, saved_s=6.0)
     found = charges(execution(gangs=[gang(0, one, met=BEGAN + 15)]))
-    spent = by_cause(found, node=0)
-    assert spent == {"start": 7, "gang": 3, "work": 30, "data": 4, "checkpoint": 6, "end": 3}
+    assert by_cause(found, node=0) == {"start": 7, "gang": 3, "work": 30, "data": 4, "checkpoint": 6, "end": 3}
     assert by_cause(found, node=None) == {"conductor": 100}
     [work] = [one for one in found if one.cause == "work"]
     assert (work.amount, work.gpu_seconds) == (pytest.approx(0.3), 240)
@@ -82,8 +81,7 @@ def test_a_generation_that_kept_nothing_is_a_retry() -> None:
 def test_a_node_that_never_joined_was_waited_for() -> None:
     absent = NodeUsage(number=1, started=BEGAN, released=BEGAN + 30)
     found = charges(execution(gangs=[gang(0, node(0, 0, 1, 30, 30, 30), absent, ended="admission", last_step=0)]))
-    assert by_cause(found, node=1) == {"gang": 30}
-    assert by_cause(found, node=0) == {"retry": 1, "gang": 29}
+    assert (by_cause(found, node=1), by_cause(found, node=0)) == ({"gang": 30}, {"retry": 1, "gang": 29})
 
 
 def test_a_machine_is_not_charged_twice_for_nodes_of_its_own() -> None:
@@ -155,9 +153,8 @@ def histories(draw: Any) -> ExecutionUsage:
         at = max([at, *(one.released - BEGAN for one in nodes)]) + draw(LENGTH)
     if gangs and draw(st.booleans()):
         gangs.append(gangs[0])
-    names = draw(st.lists(st.sampled_from(["validate", "shard", "train", "verify", "promote"]), max_size=5))
     stages = []
-    for name in names:
+    for name in draw(st.lists(st.sampled_from(["validate", "shard", "train", "verify", "promote"]), max_size=5)):
         began = BEGAN + draw(MOMENT)
         status = draw(st.sampled_from(["ran", "reused", "failed", "killed"]))
         stages.append(StageUsage(name=name, began=began, ended=began + draw(LENGTH), status=status, used=draw(USED)))
@@ -221,8 +218,7 @@ def check(one: ExecutionUsage) -> None:
         where = next((g.where for g in one.gangs if g.generation == each.generation and g.stage == each.stage), "")
         by_node[each.generation, each.node, each.stage if each.node is not None else "", where].append(each)
     for spans in by_node.values() if len({g.where for g in one.gangs}) < 2 else ():
-        ordered = sorted(spans, key=lambda each: each.began_us)
-        for before, after in itertools.pairwise(ordered):
+        for before, after in itertools.pairwise(sorted(spans, key=lambda each: each.began_us)):
             assert before.ended_us <= after.began_us, "two charges for one moment of one node"
 
 

@@ -23,7 +23,6 @@ MANDATORY = {
 }  # fmt: skip
 # For a usage charge that is not a correction.
 MAY_BE_NULL = {"ChargeClass", "InvoiceId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def found(**changes: Any) -> list[Any]:
@@ -47,7 +46,7 @@ def check_row(row: dict[str, Any]) -> None:
     assert not any(value == "" or value != value.strip() for value in row.values() if value is not None)
     assert (row["RegionId"] is None) == (row["RegionName"] is None)
     for name in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
-        assert MOMENT.fullmatch(row[name] or "")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row[name] or "")
     assert row["ChargePeriodStart"] < row["ChargePeriodEnd"] <= row["BillingPeriodEnd"]
     assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
     for name in (name for name in row if name.endswith(("Cost", "Quantity", "UnitPrice"))):
@@ -58,8 +57,7 @@ def check_row(row: dict[str, Any]) -> None:
     assert re.fullmatch("[A-Z]{3}", row["BillingCurrency"])
     assert (row["PricingUnit"], row["ConsumedUnit"]) == ("Hours", "Hours")
     assert (row["ServiceCategory"], row["ServiceSubcategory"]) == ("AI and Machine Learning", "Machine Learning")
-    assert json.loads(row["Tags"]) == {"team": "a"}
-    assert row["x_Estimate"] == "true"
+    assert (json.loads(row["Tags"]), row["x_Estimate"]) == ({"team": "a"}, "true")
     assert row["PricingCategory"] in ("Standard", "Dynamic")
     assert (row["ChargeCategory"], row["ChargeFrequency"], row["ChargeClass"]) == ("Usage", "Usage-Based", None)
 
@@ -70,8 +68,7 @@ def check_prices(made: list[dict[str, Any]]) -> None:
         ("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit"),
         ("ServiceName", "ServiceCategory"), ("ServiceName", "ServiceSubcategory"),
     ):  # fmt: skip
-        pairs = {(row[whole], row[part]) for row in made}
-        assert len(pairs) == len({row[whole] for row in made}), (whole, part)
+        assert len({(row[whole], row[part]) for row in made}) == len({row[whole] for row in made}), (whole, part)
 
 
 def test_each_row_is_what_the_rules_allow() -> None:
@@ -91,8 +88,7 @@ def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
     began = datetime.fromisoformat("2026-01-31T23:59:30+00:00").timestamp()
     one = execution(began=began, ended=began + 60)
     made = rows([(one, charge) for charge in charges(one)], {"r1"})
-    periods = [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made]
-    assert periods == [
+    assert [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made] == [
         ("2026-01-01T00:00:00Z", "2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"),
         ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-02-01T00:00:30Z"),
     ]
@@ -100,10 +96,8 @@ def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
 
 
 def test_an_unknown_price_has_no_row_and_its_time_is_told() -> None:
-    unknown = GPU.model_copy(update={"per_hour": None, "machine": ""})
-    some = found(prices={"train": unknown, "here": HERE})
-    assert {row["x_Stage"] for row in rows(some, set())} == {"run"}
-    assert left_out_s(some) == pytest.approx(53.25)
+    some = found(prices={"train": GPU.model_copy(update={"per_hour": None, "machine": ""}), "here": HERE})
+    assert ({row["x_Stage"] for row in rows(some, set())}, left_out_s(some)) == ({"run"}, pytest.approx(53.25))
 
 
 def test_a_share_of_a_machine_is_a_row_of_its_run() -> None:

@@ -60,8 +60,7 @@ def test_a_report_of_an_earlier_version_that_cannot_be_is_a_damaged_record(
 
 def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     use(store)
-    assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []
-    assert keep_months(store, LATER) == ["2025-11"]
+    assert (keep_months(store, NOVEMBER.end - timedelta(seconds=1)), keep_months(store, LATER)) == ([], ["2025-11"])
     assert keep_months(store, LATER) == []
     kept = kept_costs(store, NOVEMBER, LATER)
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(100)
@@ -74,8 +73,7 @@ def test_figures_of_a_month_that_is_not_over_are_nobodys(
     made: str, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     use(store)
-    planted = MonthCosts(month="2025-11", made=made, lines=[])
-    store.create_once(layout.month_costs("2025-11"), planted.to_json())
+    store.create_once(layout.month_costs("2025-11"), MonthCosts(month="2025-11", made=made, lines=[]).to_json())
     found = month_costs(store, NOVEMBER, NOVEMBER.end - timedelta(seconds=1))
     assert sum(line.node_seconds for line in found.lines) == pytest.approx(100)
     assert "costs/2025-11.json in" in caplog.text
@@ -88,8 +86,7 @@ def test_a_run_that_has_not_ended_holds_its_month_up_for_a_while(store: Store) -
     use(store, "20251124-160100-abcdef", what="began", ended=None)
     store.pointer(layout.usage_beat("20251124-160100-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
     assert keep_months(store, LATER) == []
-    figures = month_costs(store, NOVEMBER, LATER)
-    assert figures.so_far == ["20251124-160100-abcdef"]
+    assert month_costs(store, NOVEMBER, LATER).so_far == ["20251124-160100-abcdef"]
     assert keep_months(store, LATER + timedelta(days=20)) == ["2025-11"]
 
 

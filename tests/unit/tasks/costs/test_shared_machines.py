@@ -44,8 +44,7 @@ def seconds(found: list[Charged]) -> dict[str, float]:
 def test_runs_share_the_time_in_which_they_were_there_together(
     spans: list[tuple[float, float]], expected: list[float]
 ) -> None:
-    found = [each for number, span in enumerate(spans) for each in on(ONE, f"r{number}", *span)]
-    divided = seconds(shared(found))
+    divided = seconds(shared([each for number, span in enumerate(spans) for each in on(ONE, f"r{number}", *span)]))
     assert [divided.get(f"r{number}", 0) for number in range(len(spans))] == pytest.approx(expected)
 
 
@@ -63,8 +62,7 @@ def test_local_nodes_are_on_the_machine_of_their_run_and_nodes_of_a_pool_are_not
     divided = shared(alone + on(ONE, "r2", 0, 100))
     assert seconds(divided) == {"r1": (40 + 2 * 60) / 2, "r2": 50.0}
     assert {charge.share for _, charge in divided} == {0.5}
-    away = on(ONE, "r1", 0, 100, gangs=[gang(0, *two, met=BEGAN + 15)])
-    divided = shared(away + on(ONE, "r2", 0, 100))
+    divided = shared(on(ONE, "r1", 0, 100, gangs=[gang(0, *two, met=BEGAN + 15)]) + on(ONE, "r2", 0, 100))
     assert {charge.share for _, charge in divided if charge.node is not None} == {1}
     assert sum(charge.node_seconds for _, charge in divided if charge.node is None) == pytest.approx(100)
 
@@ -72,8 +70,7 @@ def test_local_nodes_are_on_the_machine_of_their_run_and_nodes_of_a_pool_are_not
 def test_money_is_shared_and_what_was_used_beside_time_is_whole() -> None:
     used = Resources(put_requests=7, read_bytes=1001, millijoules=9)
     stage = StageUsage(name="shard", began=BEGAN, ended=BEGAN + 100, status="ran", used=used)
-    found = on(ONE, "r1", 0, 100, stages=[stage], used=used) + on(ONE, "r2", 30, 60)
-    divided = shared(found)
+    divided = shared(on(ONE, "r1", 0, 100, stages=[stage], used=used) + on(ONE, "r2", 30, 60))
     mine = [charge for _, charge in divided if charge.run_id == "r1"]
     assert sum((charge.used for charge in mine), NOTHING) == used
     assert sum(charge.amount or 0.0 for _, charge in divided) == pytest.approx(100 / 3600 * 3.6)
@@ -102,8 +99,7 @@ def test_who_was_alone_pays_exactly_the_whole_also_after_others_shared() -> None
     later = [
         each for number in range(200) for each in on(ONE, f"alone-{number}", 20 + number / 3, 20 + (number + 1) / 3)
     ]
-    shares = [charge.share for _, charge in shared(crowd + later) if charge.run_id.startswith("alone")]
-    assert shares == [1.0] * 200
+    assert [charge.share for _, charge in shared(crowd + later) if charge.run_id.startswith("alone")] == [1.0] * 200
 
 
 def test_another_price_takes_no_share() -> None:

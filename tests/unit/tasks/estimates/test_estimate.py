@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from data_contracts.messages.commands import ModuleSizes
 from data_contracts.resolved import Price
 from tasks.estimates import estimate as module
 from tasks.estimates.earlier_runs import Past, add
@@ -43,16 +42,11 @@ AHEAD = ["train", "verify", "promote"]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What the child was asked to measure; it is not started."""
-    calls: list[Any] = []
-
-    def measured(run: Run, dataset: Any, rows: list[int]) -> tuple[ModuleSizes | None, str]:
-        calls.append((dataset, rows))
-        return SIZES, ""
-
+    measured = Mock(return_value=(SIZES, ""))
     monkeypatch.setattr(module, "measure", measured)
-    return calls
+    return measured
 
 
 @pytest.fixture
@@ -69,30 +63,29 @@ def opened(golden: Path) -> Run:
 
 def of_a_past_run(run: Run) -> Past:
     """What an earlier run of the pipeline says that trained 44 steps in 44 of 60 seconds."""
-    before = next(resolved_runs(run.store, run.spec.name))
     steps = {"met": BEGAN + 5, "last_step": 45, "samples": 1440, "steps_per_epoch": 15}
     used = execution(gangs=[gang(0, node(0, 1, 2, 10, 55, 58), **steps)], stages=STAGES, ended=BEGAN + 75)
-    add(past := Past(), before, [used])
+    add(past := Past(), next(resolved_runs(run.store, run.spec.name)), [used])
     return past
 
 
-def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any]) -> None:
+def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: Mock) -> None:
     found = estimate(opened(golden), AHEAD)
     assert (found.whole, found.amounts) == (None, None)
     assert found.recommendation.startswith("single fits on 1 × here with ")
     assert found.verdict.startswith("The cheapest that fits is 1 × aws-g5.xlarge (us-east-1) at 1.006 USD an hour; ")
-    [(dataset, rows)] = asked
+    _, dataset, rows = asked.call_args.args
     assert (dataset.rows("train"), 32 in rows) == (492, True)
 
 
-def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: list[Any]) -> None:
+def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: Mock) -> None:
     run = opened(golden)
     found = estimate(run, ["promote"])
-    assert (found.needs, found.offers, asked) == ([], [], [])
+    assert (found.needs, found.offers, asked.called) == ([], [], False)
     assert estimate(run, []) is None
 
 
-def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_and_costs_from_an_earlier_run(golden: Path, asked: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(golden)
     past = of_a_past_run(run)
     there = [one.__class__(**{**vars(one), "machine": "here"}) for one in past.trainings]
@@ -108,11 +101,10 @@ def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], mon
     assert (spot.machine, round(spot.time_s or 0)) == ("twice", 30)
 
 
-def test_json_has_units_and_null_for_the_unknown(golden: Path, asked: list[Any]) -> None:
+def test_json_has_units_and_null_for_the_unknown(golden: Path, asked: Mock) -> None:
     found = estimate(opened(golden), AHEAD)
     assert isinstance(found, Estimate)
     value = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert value["memory"]["strategies"][0]["per_device_bytes"] > 0
-    assert value["memory"]["device_bytes"] == 1000
-    assert (value["time"], value["amounts"]) == (None, None)
+    assert (value["memory"]["device_bytes"], value["time"], value["amounts"]) == (1000, None, None)
     assert [one["time_s"] for one in value["stages"]] == [None] * 3

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from data_contracts.errors import Hung, UserCodeError
-from data_contracts.messages.commands import ModuleSizes, SizeRequest, StepMemory
+from data_contracts.messages.commands import ModuleSizes, StepMemory
 from tasks.estimates import estimate as module
 from tasks.estimates.estimate import MOST_ROWS, MOST_S, measure
 from tasks.run.run import Run
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC
 
-STEP = StepMemory(rows=2, peak=1, step=1, update=1)
 DATASET: Any = SimpleNamespace(columns={"x": "int64"}, rows=lambda split: {"train": 100}[split])
 
 
@@ -26,36 +26,28 @@ def run(**lightning: Any) -> Run:
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """`gives`: what the child answers or raises; `asked`, `limits`: what it was started with."""
-    state: dict[str, Any] = {"gives": ModuleSizes(parameters=1, steps=[STEP])}
-
-    def child(_: Any, request: SizeRequest, **limits: Any) -> ModuleSizes:
-        state.update(asked=request, limits=limits)
-        if isinstance(state["gives"], Exception):
-            raise state["gives"]
-        given: ModuleSizes = state["gives"]
-        return given
-
-    monkeypatch.setattr(module, "run_child", child)
+def child(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """In place of the child, which answers with a measured step."""
+    made = Mock(return_value=ModuleSizes(parameters=1, steps=[StepMemory(rows=2, peak=1, step=1, update=1)]))
+    monkeypatch.setattr(module, "run_child", made)
     monkeypatch.setattr(Run, "project", lambda run: Path("p"))
-    return state
+    return made
 
 
 @pytest.mark.parametrize(
     ("rows", "asked"), [([32], [32, 64]), ([8, 32, 8], [8, 32]), ([1], [2, 4]), ([10**6, 4], [4, MOST_ROWS])]
 )
-def test_rows_of_the_steps(rows: list[int], asked: list[int], answer: dict[str, Any]) -> None:
-    assert measure(run(), DATASET, rows) == (answer["gives"], "")
-    assert (answer["asked"].rows, answer["asked"].columns) == (asked, {"x": "int64"})
-    assert answer["asked"].steps == 100 // 8
-    assert (answer["limits"]["limit"], answer["limits"]["withhold"]) == (MOST_S, True)
+def test_rows_of_the_steps(rows: list[int], asked: list[int], child: Mock) -> None:
+    assert measure(run(), DATASET, rows) == (child.return_value, "")
+    (_, request), limits = child.call_args
+    assert (request.rows, request.columns, request.steps) == (asked, {"x": "int64"}, 100 // 8)
+    assert (limits["limit"], limits["withhold"]) == (MOST_S, True)
 
 
 @pytest.mark.parametrize(("accelerator", "accelerated"), [("cpu", False), ("gpu", True), (None, True)])
-def test_a_step_as_on_its_device(accelerator: str | None, accelerated: bool, answer: dict[str, Any]) -> None:
+def test_a_step_as_on_its_device(accelerator: str | None, accelerated: bool, child: Mock) -> None:
     measure(run(trainer={"accelerator": accelerator}), DATASET, [2])
-    assert answer["asked"].accelerated is accelerated
+    assert child.call_args.args[1].accelerated is accelerated
 
 
 WHY: dict[str, tuple[Any, Any, dict[str, Any], bool, str]] = {
@@ -70,10 +62,10 @@ WHY: dict[str, tuple[Any, Any, dict[str, Any], bool, str]] = {
 
 @pytest.mark.parametrize(("gives", "dataset", "lightning", "has_sizes", "why"), WHY.values(), ids=WHY)
 def test_what_is_unknown_says_why(
-    gives: Any, dataset: Any, lightning: dict[str, Any], has_sizes: bool, why: str, answer: dict[str, Any]
+    gives: Any, dataset: Any, lightning: dict[str, Any], has_sizes: bool, why: str, child: Mock
 ) -> None:
-    answer["gives"] = gives
+    child.side_effect = [gives]
     sizes, said = measure(run(**lightning), dataset, [2])
     assert ((sizes is not None), said.startswith(why)) == (has_sizes, True)
     if dataset is None or lightning:
-        assert answer["asked"].rows == []
+        assert child.call_args.args[1].rows == []

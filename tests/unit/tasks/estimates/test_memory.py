@@ -28,30 +28,27 @@ def test_figures_lie_on_the_line_through_what_was_measured(rows: int, what: str,
     assert at(STEPS, rows, what) == value
 
 
+LATER = SIZES.model_copy(update={"steps": [one.model_copy(update={"step": one.step + 100}) for one in STEPS]})
+
+
 @pytest.mark.parametrize(
-    ("strategy", "shard", "accumulates", "expected"),
+    ("sizes", "strategy", "shard", "rows", "accumulates", "expected"),
     [
-        ("single", 1, False, 150),
-        ("ddp", 1, False, 150 + 24),  # its buckets keep each gradient again
-        ("single", 1, True, 150),  # more than what is kept with the activations: 24 + 24 + 48 + 4 + 40
-        ("fsdp", 4, False, 4 + 96 // 4 + 40 + 2 * 6),
-        ("fsdp", 5, False, 4 + 20 + 40 + 2 * 6),  # a shard is rounded up
+        (SIZES, "single", 1, 4, False, 150),
+        (SIZES, "ddp", 1, 4, False, 150 + 24),  # its buckets keep each gradient again
+        (SIZES, "single", 1, 4, True, 150),  # more than what is kept with the activations: 24 + 24 + 48 + 4 + 40
+        (SIZES, "fsdp", 4, 4, False, 4 + 96 // 4 + 40 + 2 * 6),
+        (SIZES, "fsdp", 5, 4, False, 4 + 20 + 40 + 2 * 6),  # a shard is rounded up
+        (SIZES, "single", 1, 8, False, 190),
+        (LATER, "single", 1, 8, True, 24 + 24 + 48 + 4 + 180),  # gradients of earlier micro-batches count
+        (UNMEASURED, "ddp", 1, 4, False, 100),  # without a measured step, activations are left out
+        (UNMEASURED, "fsdp", 4, 4, False, 4 + 24 + 12),
     ],
 )
-def test_bytes_by_strategy(strategy: str, shard: int, accumulates: bool, expected: int) -> None:
-    assert need_bytes(SIZES, strategy, shard, 4, accumulates=accumulates) == expected
-
-
-def test_gradients_of_earlier_micro_batches_count() -> None:
-    assert need_bytes(SIZES, "single", 1, 8, accumulates=False) == 190
-    large = [one.model_copy(update={"step": one.step + 100}) for one in STEPS]
-    sizes = SIZES.model_copy(update={"steps": large})
-    assert need_bytes(sizes, "single", 1, 8, accumulates=True) == 24 + 24 + 48 + 4 + 180
-
-
-def test_without_a_measured_step_activations_are_left_out() -> None:
-    assert need_bytes(UNMEASURED, "ddp", 1, 4, accumulates=False) == 100
-    assert need_bytes(UNMEASURED, "fsdp", 4, 4, accumulates=False) == 4 + 24 + 12
+def test_bytes_by_strategy(
+    sizes: ModuleSizes, strategy: str, shard: int, rows: int, accumulates: bool, expected: int
+) -> None:
+    assert need_bytes(sizes, strategy, shard, rows, accumulates=accumulates) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,10 +62,8 @@ def test_without_a_measured_step_activations_are_left_out() -> None:
 )
 def test_the_strategies_of_a_layout(nodes: int, devices: int, expected: list[tuple[str, int]]) -> None:
     assert [(one.strategy, one.micro_batch) for one in needs(train(), SIZES, nodes, devices)] == expected
-
-
-def test_a_small_micro_batch_is_kept_on_fewer_ranks() -> None:
-    assert [one.micro_batch for one in needs(train(micro_batch_size=4), SIZES, 1, 1)] == [4]
+    small = needs(train(micro_batch_size=4), SIZES, 1, 1)
+    assert [one.micro_batch for one in small] == [4], "a small micro-batch is kept on fewer ranks"
 
 
 LARGE = SIZES.model_copy(update={"steps": [StepMemory(rows=8, peak=30 * GIB, step=GIB, update=0)]})
@@ -95,5 +90,4 @@ SENTENCES: dict[str, tuple[ModuleSizes, int, dict[str, bool], str]] = {
 def test_one_sentence_recommends(
     sizes: ModuleSizes, memory_bytes: int, settings: dict[str, bool], sentence: str
 ) -> None:
-    found = needs(train(), sizes, 1, 4)
-    assert recommendation(found, memory_bytes, "m", **{"whole": True, **settings}) == sentence
+    assert recommendation(needs(train(), sizes, 1, 4), memory_bytes, "m", **{"whole": True, **settings}) == sentence

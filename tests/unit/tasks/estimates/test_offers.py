@@ -35,33 +35,28 @@ SMALL = machine("small", 1, 100, price(1.0))
 LARGE = machine("large", 4, 1000, price(8.0), price(3.0, term="spot"))
 
 
-def ten_hours(machine: str, ranks: int) -> float | None:
-    return 36_000 / ranks if machine == "large" else None
-
-
 def made(
     *machines: Machine,
     bytes: int = 50,
-    time_s: Callable[[str, int], float | None] = ten_hours,
+    time_s: Callable[[str, int], float | None] = lambda machine, ranks: 36_000 / ranks if machine == "large" else None,
 ) -> list[Offer]:
-    def needs(nodes: int, devices: int) -> list[MemoryNeed]:
-        return [MemoryNeed("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
-
-    return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s)
-
-
-def rows(found: list[Offer]) -> list[tuple[Any, ...]]:
-    return [(one.machine, one.term, one.nodes, one.devices, one.amount) for one in found]
+    return offers(
+        machines,
+        DAY,
+        lambda devices: [(1, 1), (1, devices), (2, devices)],
+        lambda nodes, devices: [MemoryNeed("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)],
+        time_s,
+    )
 
 
 def test_the_cheapest_come_first_and_unknown_costs_last() -> None:
-    found = made(SMALL, LARGE)
-    assert rows(found)[:3] == [
+    found = [(one.machine, one.term, one.nodes, one.devices, one.amount) for one in made(SMALL, LARGE)]
+    assert found[:3] == [
         ("large", "spot", 1, 4, 7.5),
         ("large", "spot", 2, 4, 7.5),
         ("large", "on-demand", 1, 4, 20.0),
     ]
-    assert rows(found)[-1] == ("small", "on-demand", 2, 1, None)
+    assert found[-1] == ("small", "on-demand", 2, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +85,9 @@ def test_each_region_has_its_own_price_and_the_cheapest_is_named() -> None:
 
 
 def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
-    short = shortlist(made(SMALL, LARGE))
     # One device costs four times as much and takes four times as long, and is shown all the same; so is the cheapest
     # that nobody takes away.
-    assert [(one.machine, one.term, one.nodes * one.devices) for one in short] == [
+    assert [(one.machine, one.term, one.nodes * one.devices) for one in shortlist(made(SMALL, LARGE))] == [
         ("large", "spot", 4),
         ("large", "spot", 8),
         ("large", "on-demand", 4),
@@ -110,8 +104,7 @@ def test_the_cheapest_on_demand_has_a_place_beside_many_spot_nodes() -> None:
     short = shortlist(
         made(*spot, *dear, time_s=lambda name, _: 3600 * 0.9 ** int(name[1:] if name[1:].isdigit() else 0))
     )
-    assert len(short) == MOST_OFFERS
-    assert [one.machine for one in short if one.term == "on-demand"] == ["dear"]
+    assert (len(short), [one.machine for one in short if one.term == "on-demand"]) == (MOST_OFFERS, ["dear"])
 
 
 def test_what_is_hardly_faster_is_not_shown() -> None:

@@ -12,13 +12,13 @@ from data_contracts.resolved import Price
 from tasks.estimates.earlier_runs import Past, add
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
-TRAIN = {"strategy": "ddp", "devices": 2, "global_batch_size": 8}
-POOL = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2)
-
-
-def resolved() -> Any:
-    known = {"run_id": "r1", "price": POOL, "spec": {"train": TRAIN}, "lightning": {}}
-    return SimpleNamespace(**{**known, "files": [SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)]})
+RESOLVED: Any = SimpleNamespace(
+    run_id="r1",
+    price=Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2),
+    spec={"train": {"strategy": "ddp", "devices": 2, "global_batch_size": 8}},
+    lightning={},
+    files=[SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)],
+)
 
 
 def stage(name: str, began: float, ended: float, status: Any = "ran") -> StageUsage:
@@ -32,7 +32,7 @@ STEPS = {"met": BEGAN + 15, "last_step": 10, "samples": 80, "steps_per_epoch": 5
 
 def read(one: Any) -> Past:
     past = Past()
-    add(past, resolved(), [one])
+    add(past, RESOLVED, [one])
     return past
 
 

@@ -8,28 +8,29 @@ import pytest
 
 from tasks.estimates.earlier_runs import PastStage, PastTraining, Span, most_s, samples_ahead, stage_time, training_time
 
-SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
-    ({"max_epochs": 3}, 10, 240),
-    ({"max_steps": 7}, 10, 56),
-    ({"max_steps": 7}, 0, 56),  # needs no dataset
-    ({"max_epochs": 3, "max_steps": 100}, 10, 240),
-    ({"max_epochs": 3, "max_steps": 20}, 10, 160),
-    ({"max_epochs": 3}, 0, None),
-    ({"max_epochs": -1}, 10, None),  # without an end
-    ({}, 10, 80_000),  # Lightning's 1,000 epochs
-    ({"max_epochs": 2, "limit_train_batches": 4}, 10, 64),
-    ({"max_epochs": 2, "limit_train_batches": 1}, 10, 16),
-    ({"max_epochs": 2, "limit_train_batches": 4.0}, 10, 64),
-    ({"max_epochs": 2, "limit_train_batches": 4}, 0, None),
-    ({"max_epochs": 2, "limit_train_batches": 0.5}, 10, 80),
-    ({"max_epochs": 2, "limit_train_batches": 1.0}, 10, 160),
-    ({"max_epochs": 2, "limit_train_batches": float("inf")}, 10, 160),
-    ({"max_epochs": 0}, 10, 0),
-    ({"max_time": "00:01:00:00"}, 10, None),  # Lightning trains until then
-]
 
-
-@pytest.mark.parametrize(("trainer", "epoch_steps", "samples"), SAMPLES)
+@pytest.mark.parametrize(
+    ("trainer", "epoch_steps", "samples"),
+    [
+        ({"max_epochs": 3}, 10, 240),
+        ({"max_steps": 7}, 10, 56),
+        ({"max_steps": 7}, 0, 56),  # needs no dataset
+        ({"max_epochs": 3, "max_steps": 100}, 10, 240),
+        ({"max_epochs": 3, "max_steps": 20}, 10, 160),
+        ({"max_epochs": 3}, 0, None),
+        ({"max_epochs": -1}, 10, None),  # without an end
+        ({}, 10, 80_000),  # Lightning's 1,000 epochs
+        ({"max_epochs": 2, "limit_train_batches": 4}, 10, 64),
+        ({"max_epochs": 2, "limit_train_batches": 1}, 10, 16),
+        ({"max_epochs": 2, "limit_train_batches": 4.0}, 10, 64),
+        ({"max_epochs": 2, "limit_train_batches": 4}, 0, None),
+        ({"max_epochs": 2, "limit_train_batches": 0.5}, 10, 80),
+        ({"max_epochs": 2, "limit_train_batches": 1.0}, 10, 160),
+        ({"max_epochs": 2, "limit_train_batches": float("inf")}, 10, 160),
+        ({"max_epochs": 0}, 10, 0),
+        ({"max_time": "00:01:00:00"}, 10, None),  # Lightning trains until then
+    ],
+)
 def test_samples_ahead(trainer: dict[str, Any], epoch_steps: int, samples: int | None) -> None:
     assert samples_ahead(trainer, epoch_steps, 8) == samples
 
@@ -96,17 +97,17 @@ def test_a_training_ends_at_its_time(samples: int | None, limit_s: float, span: 
     assert (found.span, found.why) == (span, why)
 
 
-STAGES: list[tuple[list[tuple[float, int]], int, Span | None]] = [
-    ([], 100, None),
-    ([(10, 100)], 100, Span(10, 10, 10)),
-    ([(10, 100)], 200, Span(20, 10, 20)),  # if it grows with the data, or if it does not
-    ([(10, 100)], 50, Span(5, 5, 10)),
-    ([(10, 100), (12, 100), (30, 300)], 100, Span(10, 10, 30)),
-    ([(10, 0)], 100, Span(10, 10, 10)),  # external data
-]
-
-
-@pytest.mark.parametrize(("known", "raw_bytes", "span"), STAGES)
+@pytest.mark.parametrize(
+    ("known", "raw_bytes", "span"),
+    [
+        ([], 100, None),
+        ([(10, 100)], 100, Span(10, 10, 10)),
+        ([(10, 100)], 200, Span(20, 10, 20)),  # if it grows with the data, or if it does not
+        ([(10, 100)], 50, Span(5, 5, 10)),
+        ([(10, 100), (12, 100), (30, 300)], 100, Span(10, 10, 30)),
+        ([(10, 0)], 100, Span(10, 10, 10)),  # external data
+    ],
+)
 def test_stage_time(known: list[tuple[float, int]], raw_bytes: int, span: Span | None) -> None:
     made = [PastStage("r", "shard", seconds, size) for seconds, size in known]
     assert stage_time([*made, PastStage("r", "train", 1.0, 100)], "shard", raw_bytes) == span

@@ -45,8 +45,4 @@ def test_what_is_left_is_the_number_of_comparisons_until_the_rows_are_used_up(sp
     assert not used_up(0.05, Spent(spent.comparisons + left - 1, spent.promotions))
     assert used_up(0.05, Spent(spent.comparisons + left, spent.promotions))
     assert effort(0.05, Spent(spent.comparisons + left, spent.promotions)) > MOST_EFFORT
-
-
-def test_nothing_is_left_of_rows_that_are_used_up() -> None:
-    assert comparisons_left(0.05, Spent(1000, 5)) == 0
-    assert comparisons_left(0.05, NOTHING) == 1_000_000
+    assert (comparisons_left(0.05, Spent(1000, 5)), comparisons_left(0.05, NOTHING)) == (0, 1_000_000)

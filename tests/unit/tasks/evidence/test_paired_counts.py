@@ -66,8 +66,7 @@ def test_a_true_gain_at_the_bound_is_called_larger_as_seldom_as_asked(bound: flo
 
 
 def test_rows_needed_would_decide_as_often_as_said() -> None:
-    counts = PairedCounts(30, 20, 1_000)
-    rows = counts.rows_needed(0.0, 0.025)
+    rows = PairedCounts(30, 20, 1_000).rows_needed(0.0, 0.025)
     draw = np.random.default_rng(1).multinomial(rows, [0.03, 0.02, 0.95], size=4_000).tolist()
     assert np.mean([PairedCounts(won, lost, rows).p_value() <= 0.025 for won, lost, _ in draw]) == pytest.approx(
         0.8, abs=0.03

@@ -88,9 +88,8 @@ def test_scores_at_the_edges_of_bins_are_in_torchmetrics_bins(bins: int, norm: A
     scores = np.concatenate([scores, (np.arange(bins + 1) / bins).astype(np.float32)])
     target = (np.arange(len(scores)) % 3 == 0).astype(np.int64)
     metric = classification.BinaryCalibrationError(n_bins=bins, norm=norm)
-    wanted = float(metric(torch.tensor(scores), torch.tensor(target)))
     found = value_of(of("BinaryCalibrationError", {"n_bins": bins, "norm": norm}), target, scores)
-    assert found == pytest.approx(wanted, abs=1e-6)
+    assert found == pytest.approx(float(metric(torch.tensor(scores), torch.tensor(target))), abs=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "init_args"), KINDS, ids=lambda one: str(one))
@@ -109,8 +108,7 @@ def test_gain_and_interval(kind: str, init_args: dict[str, Any]) -> None:
     spread = np.nanstd(
         [value_of(metric, target[at], mine[at]) - value_of(metric, target[at], theirs[at]) for at in rows]
     )
-    ratio = scores._influence.std() / np.sqrt(300) / spread
-    assert 0.75 < ratio < (1.8 if "Calibration" in kind else 1.35)
+    assert 0.75 < (scores._influence.std() / np.sqrt(300) / spread) < (1.8 if "Calibration" in kind else 1.35)
     assert scores._influence.mean() == pytest.approx(0, abs=1e-6)
     # The other way round is the other way round.
     reverse = PairedScores(metric, mode, target, theirs, mine)
@@ -141,8 +139,7 @@ def test_an_interval_ends_where_the_metric_does() -> None:
     scores = (target + draw.normal(0, 0.4, 40)).clip(0, 1).astype(np.float32)
     alone = PairedScores(of("BinaryAUROC", {}), "max", target, scores, None).interval(0.999)
     assert (alone.high, alone.low > 0) == (1.0, True)
-    negative = PairedScores(of("BinaryAUROC", {}), "min", target, scores, None).interval(0.999)
-    assert negative.low == -1.0
+    assert PairedScores(of("BinaryAUROC", {}), "min", target, scores, None).interval(0.999).low == -1.0
     error = PairedScores(of("MeanSquaredError", {"squared": False}), "min", target, scores, None).interval(0.999)
     assert error.high <= 0
 
@@ -163,8 +160,7 @@ def test_an_interval_covers_as_often_as_it_says(kind: str, init_args: dict[str, 
 
     truth = scores(1_000_000, 1).gain
     found = [scores(100, seed).interval(0.9) for seed in range(10, 10 + times)]
-    covered = np.mean([one.low <= truth <= one.high for one in found])
-    assert covered >= 0.9 - 3 * np.sqrt(0.09 / times)
+    assert np.mean([one.low <= truth <= one.high for one in found]) >= 0.9 - 3 * np.sqrt(0.09 / times)
 
 
 @pytest.mark.parametrize("kind", ["BinaryAUROC", "BinaryAveragePrecision"])
@@ -204,22 +200,18 @@ def test_units_are_drawn_as_a_whole() -> None:
     alone = PairedScores(of("BinaryAUROC", {}), "max", target, mine, theirs)
     # Each row ten times over says no more than once.
     many = [np.repeat(one, 10) for one in (target, mine, theirs)]
-    units = np.repeat(np.arange(200), 10)
-    together = PairedScores(of("BinaryAUROC", {}), "max", *many, units)
-    apart = PairedScores(of("BinaryAUROC", {}), "max", *many)
-    assert together.p_value() == pytest.approx(alone.p_value(), rel=1e-6)
-    assert together.num_units == 200
+    together = PairedScores(of("BinaryAUROC", {}), "max", *many, np.repeat(np.arange(200), 10))
+    assert (together.p_value(), together.num_units) == (pytest.approx(alone.p_value(), rel=1e-6), 200)
     wide = alone.interval(0.95)
     one = together.interval(0.95)
-    narrow = apart.interval(0.95)
+    narrow = PairedScores(of("BinaryAUROC", {}), "max", *many).interval(0.95)
     assert one.high - one.low == pytest.approx(wide.high - wide.low, rel=1e-2)
     assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
 
 
 def test_one_class_alone_decides_nothing() -> None:
-    target = np.zeros(50, np.int64)
     draw = np.random.default_rng(0)
     scores = PairedScores(
-        of("BinaryAUROC", {}), "max", target, draw.random(50, np.float32), draw.random(50, np.float32)
+        of("BinaryAUROC", {}), "max", np.zeros(50, np.int64), draw.random(50, np.float32), draw.random(50, np.float32)
     )
     assert scores.p_value() == 1

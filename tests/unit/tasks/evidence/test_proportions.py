@@ -45,5 +45,4 @@ def test_rows_needed_would_decide_as_often_as_said() -> None:
     assert np.mean([Proportion(one, rows).p_value(0.9) <= 0.025 for one in counts]) == pytest.approx(0.8, abs=0.05)
     assert Proportion(890, 1_000).rows_needed(0.9, 0.025) is None
     # Without any error the rows that are needed are those that could have shown one.
-    perfect = Proportion(30, 30).rows_needed(0.9, 0.025)
-    assert 30 < perfect < 80
+    assert 30 < Proportion(30, 30).rows_needed(0.9, 0.025) < 80

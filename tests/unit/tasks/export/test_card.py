@@ -28,44 +28,31 @@ def test_a_foreign_text_is_not_markup(text: str, shown: str) -> None:
     assert escaped(text) == shown
 
 
-def test_names_that_the_module_logged_under_are_not_markup() -> None:
+def test_names_that_the_module_logged_under_and_names_in_the_records_of_the_data_are_not_markup() -> None:
     name = "loss`\n\n## Use\n\n<img src=x>\x1b[2J"
-    checkpoint = SimpleNamespace(step=1, world_size=1, metrics={name: 0.5})
-    facts: Any = SimpleNamespace(
+    trained: Any = SimpleNamespace(
         trained=SimpleNamespace(train={"lightning": {}, "seed": name, "global_batch_size": name}),
-        version=SimpleNamespace(checkpoint=checkpoint),
+        version=SimpleNamespace(checkpoint=SimpleNamespace(step=1, world_size=1, metrics={name: 0.5})),
         code={"commit": name},
         trained_at=name,
         report=None,
     )
-    for line in _training(facts, Exported(files=[], tensors=1, parameters=1, versions={})):
-        assert line.isprintable()
-        assert "<img" not in line
-        assert line.count("`") in (0, 2)
-
-
-def test_names_in_the_records_of_the_data_are_not_markup() -> None:
-    name = "d`\n\n## Verified\n\n<img src=x>"
     contract = ContractReport(key="k", accepted=True, rows=1, expectations=1, failures=[], suite_digest=name)
-    ref = SimpleNamespace(id="i")
-    dataset = SimpleNamespace(ref=ref, splits={name: []}, dropped_rows={name: 1}, rows=lambda _: 1)
-    facts: Any = SimpleNamespace(dataset=dataset, contract=contract)
-    for line in _data(facts):
+    dataset = SimpleNamespace(ref=SimpleNamespace(id="i"), splits={name: []}, dropped_rows={name: 1}, rows=lambda _: 1)
+    of_data: Any = SimpleNamespace(dataset=dataset, contract=contract)
+    for line in (*_training(trained, Exported(files=[], tensors=1, parameters=1, versions={})), *_data(of_data)):
         assert line.isprintable()
         assert "<img" not in line
         assert line.count("`") in (0, 2)
 
 
 def test_a_stated_licence_stands_in_the_metadata_and_arguments_that_stay_are_named() -> None:
-    evaluation = SimpleNamespace(metrics={})
-    said: Any = SimpleNamespace(dataset=None, evaluation=evaluation, license_id="apache-2.0")
+    said: Any = SimpleNamespace(dataset=None, evaluation=SimpleNamespace(metrics={}), license_id="apache-2.0")
     assert _metadata(said, "huggingface", "pytorch")["license"] == "apache-2.0"
     said.license_id = ""
     assert "license" not in _metadata(said, "huggingface", "pytorch")
-    checkpoint = SimpleNamespace(skipped=[])
-    facts: Any = SimpleNamespace(
-        arguments=({}, ["weights"]), contract=object(), receipt=None, version=SimpleNamespace(checkpoint=checkpoint)
-    )
+    version = SimpleNamespace(checkpoint=SimpleNamespace(skipped=[]))
+    facts: Any = SimpleNamespace(arguments=({}, ["weights"]), contract=object(), receipt=None, version=version)
     lines = _limitations(facts, Exported(files=[], tensors=1, parameters=1, versions={}))
     assert any("not shown" in line and "`weights`" in line for line in lines)
 

@@ -57,8 +57,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="was filled while the export was made"):
         overtaken(tmp_path / "out")
-    assert names(tmp_path) == ["out"]
-    assert (tmp_path / "out/file").read_text() == "first"
+    assert (names(tmp_path), (tmp_path / "out/file").read_text()) == (["out"], "first")
 
 
 def test_a_link_put_in_its_place_is_not_followed(tmp_path: Path) -> None:

@@ -29,8 +29,7 @@ def test_the_files_say_what_the_model_takes_and_gives(tmp_path: Path) -> None:
     assert sorted(written) == sorted(path.name for path in tmp_path.iterdir())
     model = yaml.safe_load((tmp_path / MLMODEL).read_text())
     assert set(model["flavors"]) == {"onnx", "python_function"}
-    inputs = json.loads(model["signature"]["inputs"])
-    assert [(one["name"], one["tensor-spec"]) for one in inputs] == [
+    assert [(one["name"], one["tensor-spec"]) for one in json.loads(model["signature"]["inputs"])] == [
         ("a", {"dtype": "float64", "shape": [-1]}),
         ("image", {"dtype": "uint8", "shape": [-1, 2, 2]}),
         ("flag", {"dtype": "bool", "shape": [-1]}),

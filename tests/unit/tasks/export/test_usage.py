@@ -34,8 +34,7 @@ def test_three_lines_of_python_for_any_name(kind: str, name: str) -> None:
     lines = lines_for(kind, exported(fact(name, "float64", "float64"), fact("b", "int64", "int64")))
     assert len(lines) == 3
     assert all(line.isascii() and "`" not in line and line.isprintable() for line in lines)
-    names = [node.value for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Constant)]
-    assert name in names
+    assert name in [node.value for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Constant)]
     assert ast.literal_eval(quoted(name)) == name
 
 

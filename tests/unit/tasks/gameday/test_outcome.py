@@ -22,7 +22,7 @@ from tasks.gameday import (
     outcome_row,
     outcomes_in_words,
 )
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 
 STRUCK = InjectedFault(name="rank-killed", generation=0, rank=1, node=0, host="<b>", step=15, checkpoint="c")
 GOOD = Timeline(STRUCK, 1_767_225_600.0, 1.24, "node_lost", 9.0, 10.5, 10)
@@ -30,6 +30,16 @@ GOOD = Timeline(STRUCK, 1_767_225_600.0, 1.24, "node_lost", 9.0, 10.5, 10)
 
 def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = True) -> Outcome:
     return judged(FAULTS["rank-killed"], times, failure=failure, limit_s=5.0, nodes=2, same_weights=same)
+
+
+KILLED = judged(
+    FAULTS["conductor-killed"],
+    replace(GOOD, cause="", noticed_s=2.0),
+    failure="",
+    limit_s=None,
+    nodes=1,
+    same_weights=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +64,11 @@ def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = Tr
         ),
         (outcome(Timeline()), "not injected", "no checkpoint was committed before the training ended"),
         (outcome(Timeline(), failure="oom: full"), "not injected", "oom: full"),
+        (KILLED, "as promised", ""),  # a conductor that was killed names no cause
     ],
 )
 def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Outcome, verdict: str, why: str) -> None:
-    assert (found.verdict, found.why) == (verdict, why)
-    assert kept_all([outcome(), found]) == (verdict == "as promised")
+    assert (found.verdict, found.why, kept_all([outcome(), found])) == (verdict, why, verdict == "as promised")
 
 
 def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
@@ -68,28 +78,19 @@ def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
     assert not kept_all([outcome(), not_injected(FAULTS["rank-hung"], "the time was used up")])
 
 
-def test_a_conductor_that_was_killed_names_no_cause() -> None:
-    times = replace(GOOD, cause="", noticed_s=2.0)
-    found = judged(FAULTS["conductor-killed"], times, failure="", limit_s=None, nodes=1, same_weights=True)
-    assert found.verdict == "as promised"
-
-
 def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
     found = outcome()
     assert (found.noticed_s, found.lost_steps, found.lost_node_s) == (1.2, 5, 21.0)
-    assert found.at == "2026-01-01T00:00:00+00:00"
-    assert found.where == "rank 1 of node 0 (<b>), after step 15"
+    assert (found.at, found.where) == ("2026-01-01T00:00:00+00:00", "rank 1 of node 0 (<b>), after step 15")
     left = ("rank-killed", "as promised", "1.2 s", "5.0 s", "9.0 s", "5", "21.0 s", "the same", "")
-    assert outcome_row(found) == left
-    assert outcome_row(outcome(same=False))[7] == "different"
+    assert (outcome_row(found), outcome_row(outcome(same=False))[7]) == (left, "different")
     assert outcome_row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
 
 
 def test_the_page_shows_every_fault_and_escapes_what_a_store_says() -> None:
     outcomes = [outcome(), not_tried(FAULTS["rank-hung"], "x")]
     assert outcomes_in_words(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not injected."
-    elements = Elements()
-    elements.feed(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
+    elements = elements_of(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
     assert {"b", "script"}.isdisjoint(elements.names)
     for text in (*OUTCOME_COLUMNS, "rank-hung", "rank 1 of node 0 (<b>), after step 15", NOT_TRIED["link-cut"]):
         assert text in elements.texts, text

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets import Executed, apply_rules, current_budgets
+from infra.budgets import Executed, Ledger, apply_rules, current_budgets
 from infra.processes.this_process import now_s
 from infra.store import Store
 from tasks.budgets import budget_periods
@@ -25,10 +25,10 @@ def budget(store: Store, limit: dict[str, Any] | None = None, **more: Any) -> No
     apply_rules(store, "budgets", {"version": 1, "budgets": {"b": content}})
 
 
-def spend(store: Store, hours: float) -> None:
-    budgets = current_budgets(store)
-    [period] = budget_periods(budgets, "tiny", {"team": "tests"}, "r", (now_s(), now_s()))
-    period.ledger(store).settle({Executed("r", "e"): hours})
+def ledger_of(store: Store) -> Ledger:
+    """What the budget has left this month."""
+    [period] = budget_periods(current_budgets(store), "tiny", {"team": "tests"}, "r", (now_s(), now_s()))
+    return period.ledger(store)
 
 
 def ask(store: Store, **tags: str) -> None:
@@ -55,7 +55,7 @@ def test_a_budget_must_have_left_what_the_game_day_may_use(
     more: dict[str, Any], spent: float, refused: bool, store: Store
 ) -> None:
     budget(store, **more)
-    spend(store, spent)
+    ledger_of(store).settle({Executed("r", "e"): spent})
     if not refused:
         ask(store)
         return
@@ -72,8 +72,7 @@ def test_budgets_of_others_and_stores_without_budgets_forbid_nothing(store: Stor
         budget(store, {"hours": 0.1}, **other)
         ask(store)
     gone = tmp_path / "none"
-    spec = PipelineSpec.model_validate(SPEC)
-    refuse_by_store(str(gone), None, "tiny", spec, Path("pipeline.yaml"), AT_MOST_S)
+    refuse_by_store(str(gone), None, "tiny", PipelineSpec.model_validate(SPEC), Path("pipeline.yaml"), AT_MOST_S)
     assert not gone.exists()
 
 
@@ -91,9 +90,7 @@ def test_a_price_that_nobody_knows_cannot_be_counted(store: Store) -> None:
 
 def test_what_a_dead_run_holds_is_settled_before_a_game_day_is_refused(store: Store) -> None:
     budget(store)
-    budgets = current_budgets(store)
-    [period] = budget_periods(budgets, "tiny", {}, "r", (now_s(), now_s()))
-    period.ledger(store).reserve(Executed("dead", "e"), 0.0, 9.5, None)
+    ledger_of(store).reserve(Executed("dead", "e"), 0.0, 9.5, None)
     with pytest.raises(OverBudget, match=r"9\.50 of 10\.00 node-hours are spent"):
         ask(store)
 

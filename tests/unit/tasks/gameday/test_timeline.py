@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.gang import CancelMarker, FaultName, InjectedFault, Launch, StepAfter
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from infra.store.layout import game_day_record
 from tasks.gameday import Timeline, read_timeline
 
@@ -24,9 +24,8 @@ def record(store: Store, path: str, value: dict[str, Any], after_s: float) -> No
     os.utime(Path(store.uri) / path, (BEGAN + after_s,) * 2)
 
 
-def struck(tmp_path: Path, name: FaultName, causes: dict[int, tuple[str, float]], resumed_from: int = 10) -> Store:
+def struck(store: Store, name: FaultName, causes: dict[int, tuple[str, float]], resumed_from: int = 10) -> Store:
     """A training that was struck after step 15 of generation 1; generations that ended, each with cause and time."""
-    store = open_store(str(tmp_path / "store"))
     for generation in range(max(causes, default=0) + 2):
         launch = Launch(training=TRAINING, generation=generation, nodes=1, devices=1)
         record(store, layout.launch(TRAINING, generation), launch.to_json(), 3.0 * generation)
@@ -53,23 +52,23 @@ def struck(tmp_path: Path, name: FaultName, causes: dict[int, tuple[str, float]]
     ],
 )
 def test_a_fault_is_noticed_when_a_generation_ends_by_its_cause(
-    ends: dict[int, tuple[str, float]], causes: tuple[str, ...], noticed: tuple[float | None, str], tmp_path: Path
+    ends: dict[int, tuple[str, float]], causes: tuple[str, ...], noticed: tuple[float | None, str], store: Store
 ) -> None:
-    times = read_timeline(struck(tmp_path, "rank-hung", ends), TRAINING, causes)
+    times = read_timeline(struck(store, "rank-hung", ends), TRAINING, causes)
     assert (times.noticed_s, times.cause) == noticed
     assert (times.injected_at, times.recovered_s, times.caught_up_s) == (BEGAN, 9.0, 10.5)
     assert (times.resumed_from, times.lost_steps) == (10, 5)
 
 
 @pytest.mark.parametrize("quarantined", [True, False])
-def test_a_damaged_checkpoint_is_noticed_when_it_is_quarantined(quarantined: bool, tmp_path: Path) -> None:
-    store = struck(tmp_path, "checkpoint-damaged", {1: ("node_lost", 1.5)})
+def test_a_damaged_checkpoint_is_noticed_when_it_is_quarantined(quarantined: bool, store: Store) -> None:
+    struck(store, "checkpoint-damaged", {1: ("node_lost", 1.5)})
     if quarantined:
         record(store, layout.quarantined(BAD), {"schema_version": 1, "reason": "its bytes changed"}, 5.0)
     times = read_timeline(store, TRAINING, ("corrupt",))
     assert (times.noticed_s, times.cause) == ((5.0, "corrupt") if quarantined else (None, ""))
 
 
-def test_a_training_that_was_never_struck_has_no_times(tmp_path: Path) -> None:
-    assert read_timeline(open_store(str(tmp_path / "store")), TRAINING, ("hung",)) == Timeline()
+def test_a_training_that_was_never_struck_has_no_times(store: Store) -> None:
+    assert read_timeline(store, TRAINING, ("hung",)) == Timeline()
     assert Timeline().lost_steps is None

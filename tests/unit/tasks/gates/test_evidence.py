@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
-from infra.store import Store, open_store
+from infra.store import Store
 from tasks.run.run import Run
 from tasks.stages import evaluate
 from tests.support.runs import make_run
@@ -65,10 +64,9 @@ def test_models_are_scored_again_where_their_rows_differ(
     theirs: tuple[Any, Any],
     again: list[str],
     decides: bool,
-    tmp_path: Path,
+    store: Store,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     scores = Scores(store, {"candidate": mine, "champion": theirs}, {"candidate": 10, "champion": 10})
     monkeypatch.setattr(evaluate, "score", scores.score)
     run = make_run(store, spec={} if external else SPEC)

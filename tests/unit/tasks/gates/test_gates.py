@@ -20,24 +20,29 @@ def evaluation(value: float, mode: str = "max", rows: int = 360) -> Evaluation:
     return Evaluation(ref=REF, key="k", checkpoint_id="c", dataset_ids={}, metrics={"score": metric})
 
 
-CASES = [
-    # gate, mode, candidate, champion, met, words in the sentence
-    ({"min": 0.95}, "max", 0.95, None, True, "at least the 0.95"),
-    ({"min": 0.95}, "max", 0.9, None, False, "0.0500 below the 0.95"),
-    ({"max": 2.0}, "min", 2.0, None, True, "at most the 2"),
-    ({"max": 2.0}, "min", 2.5, None, False, "0.5000 above the 2"),
-    ({"min_gain": 0.0}, "max", 0.9, None, True, "no champion yet"),
-    ({"min_gain": 0.0}, "max", 0.9, 0.9, True, "on the same 360 rows"),
-    ({"min_gain": 0.0}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose nothing"),
-    ({"min_gain": -0.05}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose 0.05 at most"),
-    ({"min_gain": 0.0}, "min", 0.8, 0.9, True, "gains 0.1000"),
-    ({"min_gain": 0.0}, "min", 0.9, 0.8, False, "loses 0.1000"),
-    ({"min_gain": 0.05}, "max", 0.92, 0.9, False, "+0.05 was asked for"),
-    ({"min_gain": -0.05}, "max", 0.88, 0.9, True, "loses 0.0200"),
-]
-
-
-@pytest.mark.parametrize(("gate", "mode", "candidate", "champion", "met", "words"), CASES)
+@pytest.mark.parametrize(
+    ("gate", "mode", "candidate", "champion", "met", "words"),
+    [
+        # gate, mode, candidate, champion, met, words in the sentence
+        ({"min": 0.95}, "max", 0.95, None, True, "at least the 0.95"),
+        ({"min": 0.95}, "max", 0.9, None, False, "0.0500 below the 0.95"),
+        ({"max": 2.0}, "min", 2.0, None, True, "at most the 2"),
+        ({"max": 2.0}, "min", 2.5, None, False, "0.5000 above the 2"),
+        ({"min_gain": 0.0}, "max", 0.9, None, True, "no champion yet"),
+        ({"min_gain": 0.0}, "max", 0.9, 0.9, True, "on the same 360 rows"),
+        ({"min_gain": 0.0}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose nothing"),
+        ({"min_gain": -0.05}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose 0.05 at most"),
+        ({"min_gain": 0.0}, "min", 0.8, 0.9, True, "gains 0.1000"),
+        ({"min_gain": 0.0}, "min", 0.9, 0.8, False, "loses 0.1000"),
+        ({"min_gain": 0.05}, "max", 0.92, 0.9, False, "+0.05 was asked for"),
+        ({"min_gain": -0.05}, "max", 0.88, 0.9, True, "loses 0.0200"),
+        # A refusal shows what it is refused for.
+        ({"min_gain": 0.01}, "max", 0.909999, 0.9, False, "it gains 0.009999, +0.01 was asked for"),
+        ({"min_gain": 0.0}, "max", 0.899999, 0.9, False, "is 0.899999 against the champion's 0.900000 on the same 360"),
+        ({"min": 0.95}, "max", 0.9499999 - 1e-6, None, False, "is 0.949999, 0.000001 below the 0.95"),
+        ({"min_gain": 0.012345678}, "max", 0.9, 0.9, False, "+0.012345678 was asked for"),
+    ],
+)
 def test_gate(gate: dict, mode: str, candidate: float, champion: float | None, met: bool, words: str) -> None:
     theirs = None if champion is None else evaluation(champion, mode)
     [result] = judge([GateSpec(metric="score", **gate)], evaluation(candidate, mode), theirs)
@@ -66,24 +71,6 @@ def test_a_gain_that_is_asked_for_is_never_met_by_none(mode: str, by: float) -> 
 @pytest.mark.parametrize(
     ("gate", "candidate", "champion", "words"),
     [
-        ({"min_gain": 0.01}, 0.909999, 0.9, "it gains 0.009999, +0.01 was asked for"),
-        ({"min_gain": 0.0}, 0.899999, 0.9, "is 0.899999 against the champion's 0.900000 on the same 360 rows"),
-        ({"min": 0.95}, 0.9499999 - 1e-6, None, "is 0.949999, 0.000001 below the 0.95"),
-        ({"min_gain": 0.012345678}, 0.9, 0.9, "+0.012345678 was asked for"),
-    ],
-)
-def test_a_refusal_shows_what_it_is_refused_for(
-    gate: dict, candidate: float, champion: float | None, words: str
-) -> None:
-    theirs = None if champion is None else evaluation(champion)
-    [result] = judge([GateSpec(metric="score", **gate)], evaluation(candidate), theirs)
-    assert not result.met
-    assert words in result.sentence
-
-
-@pytest.mark.parametrize(
-    ("gate", "candidate", "champion", "words"),
-    [
         ({"min_gain": 0.0}, (0.0, 0), (0.0, 0), "score was scored on no rows"),
         ({"min": 0.0}, (0.0, 0), None, "score was scored on no rows"),
         ({"max": 1.0}, (0.0, 0), (0.5, 10), "score was scored on no rows"),
@@ -98,9 +85,8 @@ def test_what_decides_nothing(
     gate: dict, candidate: tuple[float, int], champion: tuple[float, int] | None, words: str
 ) -> None:
     theirs = None if champion is None else evaluation(champion[0], rows=champion[1])
-    with pytest.raises(InsufficientEvidence, match=words) as raised:
+    with pytest.raises(InsufficientEvidence, match=words):
         judge([GateSpec(metric="score", **gate)], evaluation(candidate[0], rows=candidate[1]), theirs)
-    assert raised.value.exit_code == 4
 
 
 @pytest.mark.parametrize("gate", [{"max": 0.5}, {"min": 0}, {"min_gain": 0}, {"max": 0.5, "slice": "old"}])

@@ -68,8 +68,7 @@ def test_units_and_slices_follow_the_stored_order(run: Run, tmp_path: Path, monk
         "abroad": {"where": "country != 'DE' and x < 0.5"},
     }
     found = read(run, dataset, unit="customer", **slices)
-    assert found.num_rows == ROWS
-    assert np.flatnonzero(found.slices["old"]).tolist() == list(range(30, ROWS))
+    assert (found.num_rows, np.flatnonzero(found.slices["old"]).tolist()) == (ROWS, list(range(30, ROWS)))
     assert np.flatnonzero(found.slices["young"]).tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert np.flatnonzero(found.slices["abroad"]).tolist() == [n for n in range(20) if n % 3]
     units = found.units
@@ -180,8 +179,7 @@ def test_a_sketch_made_in_pieces_is_the_same() -> None:
     whole, pieces = TestRows.of(digests), TestRows.of(digests[:0])
     for start in range(0, len(digests), 999):
         pieces = pieces.with_more(digests[start : start + 999])
-    assert pieces.id == whole.id
-    assert pieces.counts.tolist() == whole.counts.tolist()
+    assert (pieces.id, pieces.counts.tolist()) == (whole.id, whole.counts.tolist())
 
 
 @pytest.mark.usefixtures("home")

@@ -42,7 +42,6 @@ METRICS: dict[str, dict[str, Any]] = {
     "area": {"class_path": "torchmetrics.classification.BinaryAUROC", "target": "y", "mode": "max"},
 }
 UNITS = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-OLD = np.array([True] * 5 + [False] * 3)
 
 
 def evaluation(store: Store, key: str, outcomes: dict[str, Any], pairs: Any = None) -> Evaluation:
@@ -76,16 +75,21 @@ def scores(
     rows = SetRows(
         TestRows.of(np.arange(ROWS, dtype=np.uint64)),
         None if unit is None else units,
-        {"old": OLD},
+        {"old": np.array([True] * 5 + [False] * 3)},
         ROWS,
         {"old": TestRows.of(np.arange(5, dtype=np.uint64))},
     )
     monkeypatch.setattr(set_scores, "read_test_rows", lambda *_: rows)
-    slices = {"old": {"column": "age", "min": 60}}
-    evaluate = {"metrics": METRICS, "slices": slices, "unit": unit}
+    evaluate = {"metrics": METRICS, "slices": {"old": {"column": "age", "min": 60}}, "unit": unit}
     run = make_run(store, spec={**SPEC, "evaluate": evaluate, "promote": {}, "shards": {"split": {"key": key}}})
     dataset: Any = SimpleNamespace(columns={})
     return SetScores(run, lambda: {"": (dataset, "test")})
+
+
+@pytest.fixture
+def plain(store: Store, monkeypatch: pytest.MonkeyPatch) -> SetScores:
+    """The scores of the test rows, without units."""
+    return scores(store, monkeypatch)
 
 
 def gate(metric: str = "accuracy", **more: Any) -> GateSpec:
@@ -101,22 +105,33 @@ def both(store: Store, unit: str = "row", mode: str = "max") -> tuple[Evaluation
     return one, other
 
 
-def test_right_and_wrong_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = scores(store, monkeypatch)
+@pytest.mark.parametrize(
+    ("mode", "units", "counts"),
+    [
+        ("max", {}, (3, 1, 8)),
+        ("min", {}, (1, 3, 8)),  # an error rate is better when it is smaller
+        ("max", {"unit": "id", "units": np.arange(ROWS)}, (3, 1, 8)),  # units of one row each are rows
+    ],
+)
+def test_right_and_wrong_are_counted(
+    mode: str, units: dict[str, Any], counts: tuple[int, int, int], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scores(store, monkeypatch, **units).paired(gate(), *both(store, mode=mode)) == PairedCounts(*counts)
+
+
+def test_right_and_wrong_are_counted_on_a_slice_and_the_other_way_round(plain: SetScores, store: Store) -> None:
     mine, theirs = both(store)
-    assert found.paired(gate(), mine, theirs) == PairedCounts(3, 1, 8)
-    assert found.paired(gate(), theirs, mine) == PairedCounts(1, 3, 8)
-    assert found.paired(gate(slice="old"), mine, theirs) == PairedCounts(2, 0, 5)
-    on_old = found.on_slice(mine, "accuracy", "old")
+    assert plain.paired(gate(), theirs, mine) == PairedCounts(1, 3, 8)
+    assert plain.paired(gate(slice="old"), mine, theirs) == PairedCounts(2, 0, 5)
+    on_old = plain.on_slice(mine, "accuracy", "old")
     assert (on_old.value, on_old.rows, on_old.unit) == (1.0, 5, "row")
-    assert found.units(gate()) is None
+    assert plain.units(gate()) is None
 
 
-def test_one_model_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = scores(store, monkeypatch)
+def test_one_model_alone(plain: SetScores, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, _ = both(store)
-    assert found.alone(gate(), mine, 1) == Proportion(7, 8)
-    assert found.alone(gate(slice="old"), mine, -1) == Proportion(5, 5, -1)
+    assert plain.alone(gate(), mine, 1) == Proportion(7, 8)
+    assert plain.alone(gate(slice="old"), mine, -1) == Proportion(5, 5, -1)
     by_unit = scores(store, monkeypatch, unit="customer").alone(gate(), mine, -1)
     assert (by_unit.gains.tolist(), by_unit.rows, by_unit.gain) == ([-2, -2, -2, -1], 8, -7 / 8)
 
@@ -129,25 +144,14 @@ def test_one_model_alone_by_a_metric_that_is_no_mean(store: Store, monkeypatch: 
         assert (alone.mode, alone.champion, alone.rows) == (mode, None, 8)
 
 
-def test_an_error_rate_is_better_when_it_is_smaller(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, theirs = both(store, mode="min")
-    assert scores(store, monkeypatch).paired(gate(), mine, theirs) == PairedCounts(1, 3, 8)
-
-
 def test_units_are_added_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scores(store, monkeypatch, unit="customer")
     mine, theirs = both(store)
     paired = found.paired(gate(), mine, theirs)
-    assert (paired.gains.tolist(), paired.rows, paired.gain) == ([1, 1, 1, -1], 8, 0.25)
-    assert paired.sizes.tolist() == [2, 2, 2, 2]
-    on_slice = found.paired(gate(slice="old"), mine, theirs)
-    assert on_slice.gains.tolist() == [1, 1, 0]
+    assert (paired.gains.tolist(), paired.sizes.tolist()) == ([1, 1, 1, -1], [2, 2, 2, 2])
+    assert (paired.rows, paired.gain) == (8, 0.25)
+    assert found.paired(gate(slice="old"), mine, theirs).gains.tolist() == [1, 1, 0]
     assert (found.units(gate()), found.units(gate(slice="old"))) == (4, 3)
-
-
-def test_units_of_one_row_each_are_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = scores(store, monkeypatch, unit="id", units=np.arange(ROWS))
-    assert found.paired(gate(), *both(store)) == PairedCounts(3, 1, 8)
 
 
 def test_numbers_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +159,7 @@ def test_numbers_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     mine = evaluation(store, "a", {"loss": ("row", "min", values)})
     theirs = evaluation(store, "b", {"loss": ("row", "min", values[::-1])})
     paired = scores(store, monkeypatch).paired(gate("loss"), mine, theirs)
-    assert paired.gains == pytest.approx(values[::-1] - values)
-    assert paired.sizes is None
+    assert (paired.gains, paired.sizes) == (pytest.approx(values[::-1] - values), None)
 
 
 def test_batches_have_no_slices_and_no_units(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,29 +174,29 @@ def test_batches_have_no_slices_and_no_units(store: Store, monkeypatch: pytest.M
         scores(store, monkeypatch, unit="customer").paired(gate(), mine, theirs)
 
 
-def test_a_metric_that_is_no_mean_is_computed_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_is_no_mean_is_computed_again(plain: SetScores, store: Store) -> None:
     truth = np.array(RIGHT)
     mine = evaluation(store, "a", {"f1": ("dataset", "max", [0.5])}, (truth, np.array(WRONG)))
     theirs = evaluation(store, "b", {"f1": ("dataset", "max", [0.5])}, (truth, 1 - np.array(WRONG)))
-    found = scores(store, monkeypatch)
-    paired = found.paired(gate("f1"), mine, theirs)
+    paired = plain.paired(gate("f1"), mine, theirs)
     assert isinstance(paired, PairedScores)
     assert paired.gain == pytest.approx(2 * 4 / (7 + 5) - 2 * 3 / (7 + 3))
-    assert found.on_slice(mine, "f1", "old").value == pytest.approx(2 * 3 / (5 + 3))
+    assert plain.on_slice(mine, "f1", "old").value == pytest.approx(2 * 3 / (5 + 3))
     other = evaluation(store, "c", {"f1": ("dataset", "max", [0.5])}, (1 - truth, np.array(WRONG)))
     with pytest.raises(InsufficientEvidence, match="scored on other rows"):
-        found.paired(gate("f1"), mine, other)
+        plain.paired(gate("f1"), mine, other)
 
 
-def test_one_model_by_its_rows_and_the_other_by_its_predictions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_model_by_its_rows_and_the_other_by_its_predictions(
+    plain: SetScores, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is never right has the mean over all rows, 0; the other has that over the rows that count."""
     truth, scored = np.array([1, 0, -1, 1, 1, 0, -1, 0]), np.array([0.9, 0.1, 0.9, 0.2, 0.9, 0.1, 0.1, 0.9], np.float32)
     never = evaluation(store, "a", {"right": ("row", "max", [0.0] * 8)})
     often = evaluation(store, "b", {"right": ("dataset", "max", [4 / 6])}, (truth, scored))
-    found = scores(store, monkeypatch)
-    assert found.paired(gate("right"), often, never) == PairedCounts(4, 0, 6)
-    assert found.paired(gate("right"), never, often) == PairedCounts(0, 4, 6)
-    assert found.paired(gate("right", slice="old"), often, never) == PairedCounts(3, 0, 4)
+    assert plain.paired(gate("right"), often, never) == PairedCounts(4, 0, 6)
+    assert plain.paired(gate("right"), never, often) == PairedCounts(0, 4, 6)
+    assert plain.paired(gate("right", slice="old"), often, never) == PairedCounts(3, 0, 4)
     by_unit = scores(store, monkeypatch, unit="customer").paired(gate("right"), often, never)
     assert (by_unit.gains.tolist(), by_unit.sizes.tolist()) == ([2, 0, 2, 0], [2, 1, 2, 1])
 
@@ -227,15 +230,14 @@ def test_a_metric_of_your_own_that_is_no_mean_is_refused(store: Store, monkeypat
         scores(store, monkeypatch).paired(gate("mine"), one, other)
 
 
-def test_other_rows_decide_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_decide_nothing(plain: SetScores, store: Store) -> None:
     mine, _ = both(store)
     fewer = evaluation(store, "fewer", {"accuracy": ("row", "max", WRONG[:7])})
     without = evaluation(store, "without", {"loss": ("row", "min", WRONG)})
-    found = scores(store, monkeypatch)
     with pytest.raises(InsufficientEvidence, match="accuracy of the champion was scored on other rows"):
-        found.paired(gate(), mine, fewer)
+        plain.paired(gate(), mine, fewer)
     with pytest.raises(InsufficientEvidence, match="the champion has no score for accuracy"):
-        found.paired(gate(), mine, without)
+        plain.paired(gate(), mine, without)
 
 
 @pytest.mark.parametrize(("different", "warns"), [(8, False), (5, True)])
@@ -255,11 +257,9 @@ def test_rows_of_one_key_are_warned_of(
         assert warned[0].endswith("set evaluate.unit: customer")
 
 
-def test_one_batch_is_no_evidence_and_several_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = scores(store, monkeypatch)
+def test_one_batch_is_no_evidence_and_several_are_counted(plain: SetScores, store: Store) -> None:
     one = evaluation(store, "one", {"loss": ("batch", "min", [0.5]), "accuracy": ("row", "max", RIGHT)})
     with pytest.raises(InsufficientEvidence, match="loss has one value for each batch, and its 2 rows are one batch"):
-        found.alone(gate("loss"), one, -1)
+        plain.alone(gate("loss"), one, -1)
     four = evaluation(store, "four", {"loss": ("batch", "min", [0.5, 0.25, 0.5, 0.125])})
-    assert found.batches(gate("loss"), four) == 4
-    assert found.batches(gate(), one) is None
+    assert (plain.batches(gate("loss"), four), plain.batches(gate(), one)) == (4, None)

@@ -6,11 +6,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from infra import mirrors as mirrors_module
+from infra.store import Store, open_store
 from tasks.mirrors import deliver
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -45,14 +45,19 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.fixture
+def store(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
+
+
+@pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
     """An MLflow at the address that the spec names."""
     fake = FakeMlflow()
     with serving(fake) as (address, _):
         endpoint = deliver.Endpoint
-
-        def there(name: str, uri: str, *rest: Any) -> Any:
-            return endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest)
-
-        monkeypatch.setattr(deliver, "Endpoint", there)
+        monkeypatch.setattr(
+            deliver,
+            "Endpoint",
+            lambda name, uri, *rest: endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest),
+        )
         yield fake

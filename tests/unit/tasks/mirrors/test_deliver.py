@@ -9,7 +9,7 @@ import re
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,13 +17,14 @@ from data_contracts.errors import UsageError
 from flows.cli import main
 from infra.mirrors import PREFECT, Deadline
 from infra.models import registry
-from infra.store import Store, layout, open_store
+from infra.store import Store, layout
 from tasks.mirrors import deliver
 from tasks.mirrors.deliver import Due, due, due_events
 from tasks.pages.facts import facts_of
 from tasks.pages.run_page import run_report_page
 from tasks.run.run import reopen_run
 from tests.support.approved import approve_here
+from tests.support.commands import output_of
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.runs import make_run
 from tests.support.stub_server import FakeMlflow, serving
@@ -32,10 +33,6 @@ from tests.support.tiny import answer, home_with_server, trainwright
 pytestmark = pytest.mark.warm
 
 PORT_OF_NOBODY = "http://127.0.0.1:9"
-
-
-def store_in(project: Path) -> Store:
-    return open_store(str(project / ".trainwright"), create=False)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +44,7 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
     monkeypatch.setattr(deliver, "TRY_S", 60.0)  # a busy machine is not a server that does not answer
     with serving(lambda asked: (status, {})) as (address, got):
         approve_here(address, "env:ME", "env:WORD")
-        mlflow = {"uri": address, "username": "env:ME", "password": "env:WORD"}
-        run = make_run(spec={"mirrors": {"mlflow": mlflow}})
+        run = make_run(spec={"mirrors": {"mlflow": {"uri": address, "username": "env:ME", "password": "env:WORD"}}})
         monkeypatch.setenv("ME", "me")
         with pytest.raises(UsageError, match=r"^mirrors.mlflow.password names the environment variable WORD, which is"):
             deliver.try_mirrors(run)
@@ -59,18 +55,17 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
     assert ("The run begins without it" in caplog.text) == (status == 503)
 
 
-def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, capsys: pytest.CaptureFixture) -> None:
+def test_a_mirror_that_is_away_is_told_later(
+    project: Path, store: Store, mlflow: FakeMlflow, capsys: pytest.CaptureFixture
+) -> None:
     log = (project / "log.txt").read_text()
     assert "mlflow was not told of run" in log
     assert "could not be reached" in log
     assert "The run begins without it" in log[: log.index("validate  ")], "it is tried before the first stage"
-    store = store_in(project)
     [left] = due(store)
     assert (left.mirror, left.what, left.attempts) == ("mlflow", "final", 1)
-    assert main(["status", "--store", store.uri]) == 0
-    assert "mlflow was not told of run" in capsys.readouterr().out
-    assert main(["mirror", "--store", store.uri]) == 0
-    said = capsys.readouterr().out
+    assert "mlflow was not told of run" in output_of(capsys, "status", "--store", store.uri)
+    said = output_of(capsys, "mirror", "--store", store.uri)
     assert said.startswith(f"mlflow: run {left.run_id} is ")
     assert "tiny version 1 is 10, and tiny@champion is 10 in MLflow" in said
     assert due(store) == []
@@ -86,8 +81,7 @@ def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, 
     assert mlflow.files == {}  # the page of a run shows rows of the data
 
 
-def test_a_rollback_is_told_and_what_was_told_is_not_due(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
+def test_a_rollback_is_told_and_what_was_told_is_not_due(store: Store, mlflow: FakeMlflow) -> None:
     deliver.tell(store, lambda: due(store), Deadline(60))
     mlflow.broken = True
     record = json.dumps(mlflow.aliases)
@@ -108,8 +102,7 @@ def test_a_rollback_is_told_and_what_was_told_is_not_due(project: Path, mlflow: 
     assert mlflow.aliases == {"tiny@champion": "77"}
 
 
-def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
+def test_the_page_of_a_run_says_what_was_sent_where(store: Store, mlflow: FakeMlflow) -> None:
     [run_id] = store.list(layout.runs())
 
     def shown() -> str:
@@ -126,9 +119,8 @@ def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeM
 
 
 def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
-    project: Path, tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = store_in(project)
     deliver.tell(store, lambda: due(store), Deadline(60))
     promote_again(store, 2)
     assert due_events(store) == []  # a promotion is not a rollback, whoever made it
@@ -165,15 +157,9 @@ def promote_again(store: Store, number: int) -> None:
     registry.move_alias(store, named[0], version, told, {**about, "run_id": f"by-hand-{number}"}, ())
 
 
-def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path, mlflow: FakeMlflow) -> None:
-    store = store_in(project)
-    killed = RuntimeError("killed")
-
-    def dies(*_: Any) -> None:
-        raise killed
-
+def test_one_process_tells_at_a_time_and_one_that_died_is_followed(store: Store, mlflow: FakeMlflow) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", dies)
+        patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", Mock(side_effect=RuntimeError("killed")))
         [left] = deliver.tell(store, lambda: due(store), Deadline(60))
     assert left.last.sentence == "It failed with RuntimeError. `trainwright mirror` tells it again."
     assert (len(mlflow.runs), mlflow.versions) == (1, [])
@@ -182,9 +168,8 @@ def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path
 
 
 def test_what_only_the_store_names_gets_no_credential(
-    project: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    project: Path, store: Store, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    store = store_in(project)
     [run_id] = store.list(layout.runs())
     monkeypatch.setenv("OTHER_SECRET", "hunter2")
     about = store.read_json(layout.resolved(run_id))
@@ -214,13 +199,10 @@ def test_what_only_the_store_names_gets_no_credential(
         assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
 
 
-def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(*_: Any) -> list[Any]:
-        raise ValueError("a value of the data: 17.5")
-
-    run = reopen_run(store_in(project).list(layout.runs())[0], str(project / ".trainwright"))
+def test_nothing_of_a_mirror_ends_a_run(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    run = reopen_run(store.list(layout.runs())[0], store.uri)
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(deliver, "due", broken)
+        patch.setattr(deliver, "due", Mock(side_effect=ValueError("a value of the data: 17.5")))
         deliver.tell_after_run(run)
     assert "The mirrors were not told (ValueError)" in caplog.text
     assert "17.5" not in caplog.text

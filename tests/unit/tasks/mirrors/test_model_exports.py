@@ -23,7 +23,7 @@ from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_version
 from tasks.run.report import latest_report
 from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
-from tests.unit.tasks.mirrors.test_deliver import promote_again, store_in
+from tests.unit.tasks.mirrors.test_deliver import promote_again
 
 pytestmark = pytest.mark.warm
 
@@ -32,11 +32,10 @@ OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3
 
 def report_in(store: Store) -> RunReport:
     [run_id] = store.list(layout.runs())
-    report = latest_report(store, run_id)
-    return report
+    return latest_report(store, run_id)
 
 
-def registered(project: Path, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
+def registered(store: Store, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
     """What MLflow has after a promotion whose export writes two files, or raises."""
 
     def exported(_store: Any, name: str, target: str, folder: Path, on_poll: Any) -> None:
@@ -48,21 +47,19 @@ def registered(project: Path, error: Exception | None, kept: Kept = OURS, files:
         (folder / "MLmodel").write_text("a")
         (folder / "model.onnx").write_text("b")
 
-    store = store_in(project)
-    report = report_in(store)
     fake = FakeMlflow()
     with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
         patch.setattr(updates, "export", exported)
         with Endpoint("MLflow", address, {}, Deadline(60)) as endpoint:
             for _ in range(2):
-                assert put_version(store, Mlflow(endpoint), kept, report, Deadline(60), files) == "10"
+                assert put_version(store, Mlflow(endpoint), kept, report_in(store), Deadline(60), files) == "10"
     order = [one.path.rpartition("/")[2] for one in got if one.method == "PUT" or one.path.endswith("versions/create")]
     assert order == ([*(["MLmodel", "model.onnx"] if fake.files else []), "create"])  # told twice, sent once
     return fake
 
 
-def test_the_files_are_sent_before_the_version_is_made(project: Path) -> None:
-    fake = registered(project, None)
+def test_the_files_are_sent_before_the_version_is_made(store: Store) -> None:
+    fake = registered(store, None)
     at = "1/r0/artifacts/model"
     assert fake.files == {f"{at}/MLmodel": b"a", f"{at}/model.onnx": b"b"}
     assert fake.versions[0]["source"] == f"{OURS.artifact_uri}/model"
@@ -78,22 +75,22 @@ def test_the_files_are_sent_before_the_version_is_made(project: Path) -> None:
     ],
 )
 def test_a_model_that_cannot_be_exported_is_registered_and_says_why(
-    error: TrainwrightError, word: str, project: Path
+    error: TrainwrightError, word: str, store: Store
 ) -> None:
-    fake = registered(project, error)
+    fake = registered(store, error)
     assert fake.files == {}
     assert word in fake.versions[0]["tags"][FILES_TAG]
     assert "17.5" not in json.dumps(fake.versions)
 
 
-def test_files_that_are_not_wanted_or_not_taken_are_not_made(project: Path) -> None:
+def test_files_that_are_not_wanted_or_not_taken_are_not_made(store: Store) -> None:
     never = RuntimeError("exported")
-    assert registered(project, never, files=False).versions[0]["tags"][FILES_TAG] == NOT_WANTED
-    assert "does not take files" in registered(project, never, ELSEWHERE).versions[0]["tags"][FILES_TAG]
+    assert registered(store, never, files=False).versions[0]["tags"][FILES_TAG] == NOT_WANTED
+    assert "does not take files" in registered(store, never, ELSEWHERE).versions[0]["tags"][FILES_TAG]
 
 
-def test_an_export_ends_with_the_time_for_it(project: Path) -> None:
-    store, fake = store_in(project), FakeMlflow()
+def test_an_export_ends_with_the_time_for_it(store: Store) -> None:
+    fake = FakeMlflow()
     report = report_in(store)
     with (
         serving(fake) as (address, _),
@@ -121,9 +118,9 @@ print(json.dumps({
 
 @pytest.mark.slow
 def test_mlflow_itself_loads_what_was_promoted(
-    project: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python, store = environment(tmp_path_factory), store_in(project)
+    python = environment(tmp_path_factory)
     (tmp_path / "server").mkdir()
     with served(python, tmp_path / "server") as (address, variables):
         monkeypatch.setattr(
@@ -143,8 +140,7 @@ def test_mlflow_itself_loads_what_was_promoted(
         promote_again(store, 2)
         with Endpoint("MLflow", address, {"auth": WHO}, Deadline(300)) as endpoint:
             server = Mlflow(endpoint)
-            number = server.put_version("tiny", 2, runs[0], {}, "")
-            server.put_alias("tiny", "champion", number)
+            server.put_alias("tiny", "champion", server.put_version("tiny", 2, runs[0], {}, ""))
         assert main(["rollback", "tiny", "--to", "1", "--store", store.uri]) == 0
         deliver.tell(store, lambda: due(store), Deadline(300))
         rows = {"a": [0.5, -0.5, 0.1], "b": [0.2, 0.3, -0.9], "c": [0.0, 0.7, 0.4]}

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from tasks.budgets import BudgetPeriod, month_of
 from tasks.pages.day_page import MOST, MOST_RUNS, age, day_page, day_rows, group_of, is_day_page, needs
 from tasks.queries.day import Day, day_of
 from tasks.slo import LedgerRun
-from tests.support.ledger_runs import report, run_id_at, usage, write, write_month
+from tests.support.ledger_runs import failure, report, run_id_at, usage, write, write_month
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -30,10 +31,6 @@ ONE = {"version": 1, "objectives": {"job-success": {"measure": "success", "targe
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "a store"))
-
-
-def failure(cause: str) -> dict[str, Any]:
-    return {"cause": cause, "message": "secret 4711", "remedy": "", "user_traceback": "", "details": {}}
 
 
 def add(store: Store, hours_ago: float, verdict: str = "promoted", cause: str = "", **changes: Any) -> str:
@@ -72,8 +69,7 @@ def test_only_the_newest_failure_of_a_pipeline_needs_a_person(store: Store) -> N
     assert (need.tone, need.sentence) == ("bad", "the newest run of orders failed in train: node lost")
     assert need.command == f"trainwright report {failed}"
     add(store, 1, "failed", "user_code", pipeline="other")
-    said = "the newest run of other failed in train: an error in the user's code"
-    assert ("bad", said) in sentences(seen(store))
+    assert ("bad", "the newest run of other failed in train: an error in the user's code") in sentences(seen(store))
 
 
 def test_what_waits_or_died_or_is_damaged_needs_a_person(store: Store) -> None:
@@ -135,11 +131,7 @@ def test_a_store_that_is_away_is_named_beside_the_others(
 ) -> None:
     add(store, 1)
     other = open_store(str(tmp_path / "other"))
-
-    def away(_folder: str) -> list[str]:
-        raise StorageUnavailable("It does not answer.")
-
-    monkeypatch.setattr(other, "list", away)
+    monkeypatch.setattr(other, "list", Mock(side_effect=StorageUnavailable("It does not answer.")))
     day = seen(store, other)
     assert [one.is_away for one in day.stores] == [False, True]
     assert sentences(day) == [("warn", "not on this page, because it could not be read: the store: storage")]

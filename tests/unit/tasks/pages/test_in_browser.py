@@ -12,13 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_contracts.handoffs import Evaluation
-from data_contracts.messages.commands import Operation, StepProfile
 from data_contracts.records import Bar, ColumnDrift, DriftReport, FailureEvent
 from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
 from infra.records.nodes import record_failure
-from infra.store import Store, open_store
+from infra.store import open_store
 from tasks.costs.months import month_costs, month_named
 from tasks.gameday import Outcome, chosen, game_day_page, not_tried
 from tasks.pages import facts as facts_module
@@ -27,7 +25,7 @@ from tasks.pages.cost_page import cost_page
 from tasks.pages.day_page import day_page
 from tasks.pages.facts import Facts, Pairs, facts_of, pairs_of
 from tasks.pages.run_page import run_report_page
-from tasks.profile import PARTS, Change, Profiled, SpeedComparison, profile_page
+from tasks.profile import profile_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
 from tasks.stages.artifacts import gates_image
@@ -35,6 +33,7 @@ from tests.support.browser import Browser, chromium
 from tests.support.ledger_runs import write_month
 from tests.support.reported import RUNS, reported_store
 from tests.support.runs import make_run
+from tests.unit.tasks.profile.test_page import found as profiled
 
 pytestmark = pytest.mark.apt("chromium")
 # What is wrong with a page, as sentences: whether it or a table scrolls sideways, charts without shapes, texts that
@@ -111,10 +110,9 @@ def pairs(kind: str) -> Pairs | None:
 
 
 def drifted() -> DriftReport:
-    bars = [Bar(label=str(at), then=0.1, now=at / 45) for at in range(10)]
     column = ColumnDrift(
         **{"column": "a", "verdict": "critical", "p": 1e-9, "psi": 0.4, "ks": 0.3, "nulls": (0.0, 0.02)},
-        bars=bars,
+        bars=[Bar(label=str(at), then=0.1, now=at / 45) for at in range(10)],
         sentence="a: its mean rose from 0.1 to 0.4",
     )
     return DriftReport(against="the champion's data", rows=(600, 620), columns=[column])
@@ -153,10 +151,7 @@ def test_the_page_of_each_verdict(name: str, facts: dict[str, Facts], browser: B
 def test_a_page_with_truths_predictions_and_drift(
     kind: str, facts: dict[str, Facts], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kept(_store: Store, _evaluation: Evaluation, _metric: str) -> Pairs | None:
-        return pairs(kind)
-
-    monkeypatch.setattr(facts_module, "read_pairs", kept)
+    monkeypatch.setattr(facts_module, "read_pairs", lambda *_: pairs(kind))
     contract = facts["promoted"].contract
     page = run_report_page(replace(facts["promoted"], contract=contract.model_copy(update={"drift": drifted()})))
     assert ("Confusion matrix" in page, "minus truth" in page) == (kind != "numbers", kind == "numbers")
@@ -206,20 +201,7 @@ def test_the_page_of_a_game_day(browser: Browser, tmp_path: Path) -> None:
 
 def test_the_page_of_a_profile(browser: Browser, tmp_path: Path) -> None:
     name = "cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x128_32x3_tn_align8"
-    usual = {"device": "cuda", "world_size": 8, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 2}
-    operations = [Operation(name=name, calls=4, seconds=2.0)]
-    profile = StepProfile(**usual, step_s=[1.0] * 20, phases={}, operations=operations)
-    found = Profiled(
-        profile=profile,
-        parts={**dict.fromkeys(PARTS, 0.0), "forward": 0.75, "data": 0.25},
-        bound="memory",
-        change=Change("Compile it.", "The same model."),
-        comparison=SpeedComparison(100.0, 150.0, helps=True),
-        after=profile,
-        failed="",
-        trace=b"",
-    )
-    all_right(browser, profile_page(make_run(), found), tmp_path)
+    all_right(browser, profile_page(make_run(), profiled(name)), tmp_path)
 
 
 def test_a_picture_that_stands_alone_can_be_read_on_white_and_on_black(
@@ -227,15 +209,13 @@ def test_a_picture_that_stands_alone_can_be_read_on_white_and_on_black(
 ) -> None:
     lines = [*gates_image(facts["not promoted"].run, facts["not promoted"].gates)]
     [address] = re.findall(r"\((data:[^)]+)\)", "\n".join(lines))
+    inline, picture = tmp_path / "inline.html", base64.b64decode(address.partition("base64,")[2]).decode()
     for ground in ("white", "#0f1720"):
         path = tmp_path / f"{ground.removeprefix('#')}.html"
         path.write_text(f'<section style="background:{ground}"><img src="{address}"></section>')
         browser.open(path, width=1100)
         assert browser.run("document.images[0].complete && document.images[0].naturalWidth") == 1000
         browser.screenshot(path.with_suffix(".png"))
-    inline = tmp_path / "inline.html"
-    picture = base64.b64decode(address.partition("base64,")[2]).decode()
-    for ground in ("white", "#0f1720"):
         inline.write_text(f'<meta charset="utf-8"><section style="background:{ground}">{picture}</section>')
         browser.open(inline, width=1100)
         # Muted colours, which have to serve on both grounds.

@@ -32,8 +32,7 @@ def store(tmp_path: Path, repository: Path) -> Store:
 
 
 def dataset_of(store: Store) -> Dataset:
-    dataset = find_dataset(store, DATASET)
-    return dataset
+    return find_dataset(store, DATASET)
 
 
 def sealed(store: Store, tables: dict[str, pa.Table], folder: Path) -> Ref:
@@ -60,8 +59,7 @@ def evaluation(ref: Ref, mode: str, rows: int = 3, **pairs: str) -> Evaluation:
 
 
 def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) -> None:
-    scored = read_handoff(store, store.manifest(EVALUATION).ref, Evaluation)
-    worst = worst_rows(store, scored, "accuracy")
+    worst = worst_rows(store, read_handoff(store, store.manifest(EVALUATION).ref, Evaluation), "accuracy")
     assert (worst.positions, worst.values, worst.alike, worst.rows) == ([2, 56], [0.0, 0.0], 2, 59)
     rows = rows_at(store, dataset_of(store), "test", worst.positions)
     table = pq.read_table(Path(store.uri) / DATASET / "test-00000.parquet")
@@ -70,8 +68,7 @@ def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) ->
     }
     names = table.column_names
     moved = rows_at(store, dataset_of(store), "test", worst.positions, names[-1])
-    assert moved == rows
-    assert list(moved[2]) == [names[-1], *names[:-1]]
+    assert (moved, list(moved[2])) == (rows, [names[-1], *names[:-1]])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +23,7 @@ from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
 from tasks.stages.artifacts import report_results
 from tests.support.damage import overwrite
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, REJECTED, RUNS, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -32,6 +32,12 @@ pytestmark = pytest.mark.usefixtures("home")
 @pytest.fixture
 def store(tmp_path: Path, repository: Path) -> Path:
     return reported_store(repository / "tests/golden/store-v1", tmp_path)
+
+
+@pytest.fixture
+def facts(store: Path) -> Facts:
+    """The facts about the run that was promoted."""
+    return facts_of(opened(store, PROMOTED))
 
 
 def opened(store: Path, run: str) -> Run:
@@ -87,8 +93,7 @@ def test_a_page_is_kept_once(store: Path) -> None:
 
 def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> None:
     run = opened(store, CANCELLED)
-    report = latest_report(run.store, CANCELLED)
-    keep_page(run, report, {})
+    keep_page(run, latest_report(run.store, CANCELLED), {})
     assert (store / "runs" / CANCELLED / "pages/0.html").exists()
     assert num_attempts(run) == 1
     assert not run.store.exists(layout.page(CANCELLED))
@@ -99,11 +104,7 @@ def test_a_page_that_cannot_be_made_is_one_warning(
 ) -> None:
     run = opened(store, PROMOTED)
     report = latest_report(run.store, PROMOTED)
-
-    def fails(*_: Any) -> str:
-        raise MemoryError("a value of the data")
-
-    monkeypatch.setattr(module, "run_report_page", fails)
+    monkeypatch.setattr(module, "run_report_page", Mock(side_effect=MemoryError("a value of the data")))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert keep_page(run, report, {}) is report
@@ -111,18 +112,15 @@ def test_a_page_that_cannot_be_made_is_one_warning(
     assert not (store / "runs" / PROMOTED / "report.html").exists()
 
 
-def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
-    facts = facts_of(opened(store, PROMOTED))
+def test_warnings_of_budgets_stand_beside_the_cost(facts: Facts) -> None:
     warned = replace(facts, report=facts.report.model_copy(update={"budgets": ["The budget <b>all</b> is used up."]}))
     page = run_report_page(warned)
     cost = page.index("Cost: ")
     assert page.index("The budget &lt;b&gt;all&lt;/b&gt; is used up.") > cost > page.index("Time and cost")
 
 
-def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
-    facts = facts_of(opened(store, PROMOTED))
-    broken = replace(facts, contract=facts.contract.model_copy(update={"failures": None}))
-    page = run_report_page(broken)
+def test_a_part_that_fails_leaves_the_others(facts: Facts) -> None:
+    page = run_report_page(replace(facts, contract=facts.contract.model_copy(update={"failures": None})))
     assert page.count("could not be made") == 1
     assert "Time and cost" in page
 
@@ -136,9 +134,8 @@ def test_a_store_that_has_lost_a_part_still_gives_a_page(gone: str, store: Path)
 
 
 def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = facts_of(opened(store, PROMOTED))
     one = report_results(facts.run, facts.contract)[0]
     broken = replace(one, unclear="broken", text="what is broken")
 
@@ -172,8 +169,7 @@ def test_values_of_sensitive_columns_are_masked(store: Path) -> None:
     record["spec"]["data"]["sensitive"] = ["a"]
     overwrite(resolved, json.dumps(record))
     page = run_report_page(facts_of(opened(store, FIRST)))
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", page)
-    assert "•••" in cells
+    assert "•••" in re.findall(r"<td[^>]*>(.*?)</td>", page)
     assert "0.10241" not in page, "column a of the row"
     assert "-0.858167" in page, "column b of the row"
     assert ">id<" not in page, "a column that the spec does not name"
@@ -194,7 +190,6 @@ def test_forged_texts_of_a_store_are_texts(store: Path) -> None:
     report["error"].update(message=forged, remedy=forged, user_traceback=forged)
     report["error"]["details"]["gates"][0].update(metric=forged, sentence=forged, slice=forged)
     overwrite(path, json.dumps(report))
-    elements = Elements()
-    elements.feed(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
+    elements = elements_of(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
     assert not {"script", "img", "link", "iframe", "object"} & set(elements.names)
     assert sum("<script>alert(1)" in text for text in elements.texts) >= 10

@@ -34,6 +34,7 @@ from tasks import predict as predicting
 from tasks.predict import Model, PredictOptions, PredictSummary, _preparation, open_model, predict
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
+from tests.support.damage import HARMS
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.runs import carry_out
 from tests.support.tiny import answer, own_modules, trainwright, work_on_a_copy
@@ -105,8 +106,7 @@ def test_raw_rows_get_the_predictions_that_evaluate_computed_to_the_bit(project:
     write(project / "new.csv", rows, ("more", "day", "b", "a", "id"))
     summary = ask(project, "new.csv", "out.parquet", keep=["id"])
     out = pq.read_table(project / "out.parquet")
-    assert out.column("row").to_pylist() == list(range(len(ids)))
-    assert out.column("id").to_pylist() == ids
+    assert (out.column("row").to_pylist(), out.column("id").to_pylist()) == (list(range(len(ids))), ids)
     assert out.schema.field("prediction").type == pa.list_(pa.float32(), 2)
     expected = list(zip(*(table.column(f"prediction_{at}").to_pylist() for at in (0, 1)), strict=True))
     assert [tuple(one) for one in out.column("prediction").to_pylist()] == expected
@@ -138,8 +138,7 @@ def test_the_formats_hold_the_same_predictions_and_files_of_a_folder_come_by_nam
 def test_no_rows_give_an_empty_file_with_all_columns(project: Path, suffix: str) -> None:
     write(project / "new.csv", [])
     summary = ask(project, "new.csv", f"out.{suffix}", keep=["id"])
-    assert summary.predicted.rows == 0
-    assert summary.predicted.columns[:2] == ["row", "id"]
+    assert (summary.predicted.rows, summary.predicted.columns[:2]) == (0, ["row", "id"])
     assert len(summary.predicted.columns) > 2
     if suffix == "parquet":
         assert pq.read_table("out.parquet").schema.names == ["row", "id", "prediction"]
@@ -208,18 +207,13 @@ def test_files_with_other_columns_are_refused(project: Path) -> None:
     assert "did you mean day?" in refused(TrainwrightError, lambda: ask(project, "one.csv", "out.csv", keep=["dey"]))
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PART_ROWS", 1)
-    for module in (batches, worker):
-        monkeypatch.setattr(module, "block_rows", lambda size: size)
-
-
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
+    monkeypatch.setattr(worker, "PART_ROWS", 1)
+    for module in (batches, worker):
+        monkeypatch.setattr(module, "block_rows", lambda size: size)
     write(project / "new.csv", [raw(number) for number in range(40)])
     ask(project, "new.csv", f"whole.{suffix}", batch_size=4)
     whole = (project / f"whole.{suffix}").read_bytes()
@@ -241,21 +235,16 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
         with pytest.raises(Stop):
             ask(project, "new.csv", f"out.{suffix}", batch_size=4)
     monkeypatch.setattr(output.UnfinishedOutput, "finish", finish)
-    summary = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    assert summary.predicted.resumed_rows == 20
+    assert ask(project, "new.csv", f"out.{suffix}", batch_size=4).predicted.resumed_rows == 20
     assert (project / f"out.{suffix}").read_bytes() == whole
     assert not list(project.glob(".out*"))
 
 
 def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
     write(project / "new.csv", [raw(0)])
-    store = store_of(project)
-    ref = registry.read_version(store, "tiny", 1).checkpoint.ref
+    ref = registry.read_version(store_of(project), "tiny", 1).checkpoint.ref
     file = max((project / ".trainwright" / ref.uri).glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.chmod(0o600)
-    file.write_bytes(data)
+    HARMS["bit"](file, file)
     refused(CorruptError, lambda: ask(project, "new.csv", "out.csv"))
     assert not Path("out.csv").exists()
 
@@ -274,10 +263,8 @@ def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(
 
 
 def test_a_killed_command_continues_and_two_at_once_are_refused(
-    line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(home))
     rows = PART_ROWS + 500
     write(tmp_path / "new.csv", [raw(number) for number in range(rows)])
     store, words = line / ".trainwright", ["predict", "tiny", tmp_path / "new.csv"]
@@ -305,8 +292,7 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     assert told["rows"] == rows
     assert 0 < told["resumed_rows"] <= PART_ROWS
     assert not folder.exists()
-    table = pyarrow.csv.read_csv(out)
-    assert table.column("row").to_pylist() == list(range(rows))
+    assert pyarrow.csv.read_csv(out).column("row").to_pylist() == list(range(rows))
 
 
 def test_without_a_transform_only_the_columns_of_a_batch_are_read_as_in_training(project: Path) -> None:

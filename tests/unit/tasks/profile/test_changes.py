@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from data_contracts.messages.commands import StepProfile
 from data_contracts.pipeline_spec import TrainSpec
 from tasks.profile import SENTENCES, Bound, change_for
+from tests.unit.tasks.profile.test_verdict import profile as usual_profile
 
 LIGHTNING: dict[str, Any] = {"model": {"class_path": "net.Net"}, "trainer": {"max_epochs": 3}}
 WITH_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 0}}}
@@ -43,9 +44,7 @@ CASES: dict[str, tuple[Bound, dict[str, Any], dict[str, Any], str, dict[str, Any
 }
 
 
-def profile(**facts: Any) -> StepProfile:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 20}
-    return StepProfile(**{**usual, "step_s": [1.0], "phases": {}, **facts})
+profile = partial(usual_profile, rows=64, traced=20, step_s=[1.0])
 
 
 @pytest.mark.parametrize(("bound", "settings", "facts", "said", "changed"), CASES.values(), ids=CASES)
@@ -65,8 +64,7 @@ def test_the_change_for_what_bounds_a_step(bound, settings, facts, said, changed
 
 def test_each_bound_has_a_change_but_copies_to_the_device():
     train = TrainSpec.model_validate({"lightning": LIGHTNING, "global_batch_size": 64}).model_dump(mode="json")
-    without = {bound for bound in SENTENCES if change_for(bound, profile(), train, cores=4) is None}
-    assert without == {"transfer"}
+    assert {bound for bound in SENTENCES if change_for(bound, profile(), train, cores=4) is None} == {"transfer"}
 
 
 def test_workers_are_set_where_the_data_module_takes_them():

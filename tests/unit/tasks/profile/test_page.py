@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.commands import Operation, StepProfile
+from data_contracts.messages.commands import Operation
 from tasks.profile import PARTS, Change, Profiled, SpeedComparison, profile_page, result, sentence
-from tests.support.pictures import Elements
+from tests.support.pictures import elements_of
 from tests.support.runs import make_run
+from tests.unit.tasks.profile.test_verdict import profile as usual_profile
 
 RUN = make_run()
 HOSTILE = "<script>alert(1)</script>"
 
 
-def found(**changes: Any) -> Profiled:
-    usual = {"device": "cpu", "world_size": 1, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 2}
-    operations = [Operation(name=HOSTILE, calls=4, seconds=2.0)]
-    profile = StepProfile(**usual, step_s=[1.0] * 20, phases={}, operations=operations)
+def found(operation: str = HOSTILE, **changes: Any) -> Profiled:
+    operations = [Operation(name=operation, calls=4, seconds=2.0)]
+    profile = usual_profile(rows=64, traced=2, step_s=[1.0] * 20, operations=operations)
     facts: dict[str, Any] = {
         "profile": profile,
         "parts": {**dict.fromkeys(PARTS, 0.0), "forward": 0.75, "data": 0.25},
@@ -33,8 +33,7 @@ def found(**changes: Any) -> Profiled:
 
 
 def shown(page: str) -> tuple[list[str], str]:
-    elements = Elements()
-    elements.feed(page)
+    elements = elements_of(page)
     return elements.names, " ".join(elements.texts)
 
 

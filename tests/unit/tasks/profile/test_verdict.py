@@ -23,8 +23,7 @@ CASES: dict[str, tuple[dict[str, float], Bound]] = {
 
 @pytest.mark.parametrize(("parts", "bound"), CASES.values(), ids=CASES)
 def test_a_step_is_bound_by_its_largest_part(parts, bound):
-    busy = profile(traced=2, busy_s=8.0, products_s=4.0)
-    assert bound_by(busy, {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
+    assert bound_by(profile(traced=2, busy_s=8.0, products_s=4.0), {**dict.fromkeys(PARTS, 0.0), **parts}) == bound
     assert bound in SENTENCES
 
 
@@ -44,8 +43,7 @@ def profile(**facts: Any) -> StepProfile:
 
 def test_what_an_exchange_adds_to_a_backward_pass_is_synchronisation():
     phases = {"forward": 4.0, "backward": 12.0, "data": 2.0, "own": 2.0}
-    parts = parts_of(profile(phases=phases, exchange_s=1.0, checkpoint_s=5.0), {})
-    assert parts == {
+    assert parts_of(profile(phases=phases, exchange_s=1.0, checkpoint_s=5.0), {}) == {
         **{"data": 0.5, "transfer": 0.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.0},
         **{"synchronisation": 1.0, "checkpoint": 0.1, "callbacks": 0.5},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.rollback import release, rollback
+from tests.support.commands import json_of, output_of
 from tests.support.s3 import S3Server
 from tests.support.tiny import write_project
 
@@ -68,20 +68,16 @@ class Planted:
         run_id, n = f"20261128-101500-{self._count:06x}", self._count
         model = f"m{n % 20}"
         self.runs[kind].append(run_id)
-        environments = self._record(kind, run_id)
         parents = [self.code.ref]
-        about: dict[str, Any] = {"run_id": run_id, "actor": "ann", "environments": environments}
-        checkpoint = None
-        if kind == "reuses_bad":
-            checkpoint = self.checkpoints["bad"]
+        about: dict[str, Any] = {"run_id": run_id, "actor": "ann", "environments": self._record(kind, run_id)}
         if kind == "warm_from_bad":
             parents.append(self.checkpoints["bad"].ref)
         if kind == "resumes_bad":
             launch = {"provenance": {"run_id": self.runs["bad"][-1]}}
             self.store.create_json(layout.launch(layout.training(f"k{n}", 0), 0), launch)
-        if checkpoint is None:
-            checkpoint = self._checkpoint(n, 1 if kind == "resumes_bad" else 0, parents, about)
-            self.checkpoints[kind] = checkpoint
+        if kind != "reuses_bad":
+            self.checkpoints[kind] = self._checkpoint(n, int(kind == "resumes_bad"), parents, about)
+        checkpoint = self.checkpoints["bad" if kind == "reuses_bad" else kind]
         evaluation = self._sealed(f"evaluations/k{n}-0", {"n": n}, [checkpoint.ref], about)
         provenance = self._about([checkpoint.ref, evaluation], about)
         version = registry.write_version(self.store, model, checkpoint, evaluation, {"n": n}, provenance)
@@ -143,9 +139,6 @@ class Planted:
         registry.move_alias(self.store, current and current[0], version, receipt, {"run_id": "r", "actor": "ann"}, ())
 
 
-SPELLINGS = (f"lightning=={BAD}", "Lightning==2.6.2.0", "lightning>=2.6.2,<2.6.4", "LIGHTNING<2.6.4")
-
-
 @pytest.fixture(scope="module")
 def resolved(tmp_path_factory: pytest.TempPathFactory) -> Resolved:
     folder = tmp_path_factory.mktemp("resolved")
@@ -188,13 +181,12 @@ def test_a_store_on_s3_gives_the_same_answer(
     s3_server: S3Server, tmp_path: Path, home: Path, resolved: Resolved
 ) -> None:
     store = open_store(f"s3://{s3_server.bucket()}/prefix", s3_server.options)
-    runs = planted(store, tmp_path, resolved, len(KINDS))
-    check(runs, affected(store, f"lightning=={BAD}"))
+    check(planted(store, tmp_path, resolved, len(KINDS)), affected(store, f"lightning=={BAD}"))
 
 
 def test_names_and_versions_are_compared_as_pip_does(tmp_path: Path, home: Path, resolved: Resolved) -> None:
     runs = planted(open_store(str(tmp_path / "store")), tmp_path, resolved, len(KINDS))
-    for spelling in SPELLINGS:
+    for spelling in (f"lightning=={BAD}", "Lightning==2.6.2.0", "lightning>=2.6.2,<2.6.4", "LIGHTNING<2.6.4"):
         check(runs, affected(runs.store, spelling))
     [one] = runs.runs["bad_node"]
     assert affected(runs.store, "lightning<2.6.4").runs[one] == (f"Lightning {BAD} (RECORD {'b' * 12})",)
@@ -227,21 +219,17 @@ def test_a_store_of_an_earlier_version_is_not_known(tmp_path: Path, home: Path, 
 
 
 def test_hold_keeps_affected_versions_from_every_alias_until_released(
-    tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     runs = Planted(store, tmp_path, resolved)
     for _ in range(21):  # 20 models in turn: the last is of the model of the first
         runs.plant("bad" if not runs.runs["bad"] else "good")
     [(model, bad)], champion = runs.made["bad"], runs.made["good"][-1]
     arguments = ["affected", f"lightning=={BAD}", "--store", store.uri, "--hold", "--json"]
-    assert main(arguments) == 2
-    assert "--reason" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "--reason" in json_of(capsys, *arguments, code=2)["error"]["message"]
     for sentences in (1, 0):
-        assert main([*arguments, "--reason", "malicious"]) == 0
-        [answer] = json.loads(capsys.readouterr().out)["stores"]
-        assert [one["version"] for one in answer["versions"]] == [bad]
-        assert len(answer["held"]) == sentences
+        [answer] = json_of(capsys, *arguments, "--reason", "malicious")["stores"]
+        assert ([one["version"] for one in answer["versions"]], len(answer["held"])) == ([bad], sentences)
     current = registry.read_alias(store, model, "champion")
     assert (model, current[1]) == champion
     [hold] = registry.holds(store, current[0])
@@ -255,9 +243,8 @@ def test_hold_keeps_affected_versions_from_every_alias_until_released(
 
 
 def test_the_answer_is_for_people_too(
-    tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, home: Path, resolved: Resolved, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
     runs = Planted(store, tmp_path, resolved)
     for kind in ("bad", "silent"):
         runs.plant(kind)
@@ -277,6 +264,7 @@ def test_the_answer_is_for_people_too(
     assert affected(store, "lightning").versions == [one]
     for marks in (tmp_path / "store/environments").glob("*/runs"):
         (marks / "x\nall clear").touch()  # by another writer of the store
-    assert main(["affected", "lightning", "--store", store.uri]) == 0
-    shown = f"  run      x\\nall clear: lightning {BAD} (RECORD {'a' * 12})"
-    assert shown in capsys.readouterr().out.splitlines()
+    assert (
+        f"  run      x\\nall clear: lightning {BAD} (RECORD {'a' * 12})"
+        in output_of(capsys, "affected", "lightning", "--store", store.uri).splitlines()
+    )

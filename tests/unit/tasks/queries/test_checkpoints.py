@@ -82,13 +82,9 @@ def test_what_a_run_recorded_is_what_it_goes_on_with(run: Run) -> None:
     ]
 
 
-def test_where_it_would_go_on(run: Run) -> None:
-    training = launched(run, 0, 0, run.run_id)
-    assert continuation(run.store, training, None) == "starts from step 0: it has no committed checkpoint"
-
-
 def test_it_says_where_a_training_goes_on_and_refuses_a_step_that_is_not_committed(run: Run) -> None:
     training = launched(run, 0, 0, run.run_id)
+    assert continuation(run.store, training, None) == "starts from step 0: it has no committed checkpoint"
     ledger = Ledger(run.store, training, 0)
     for step in (5, 10, 15):
         ledger.commit(seal(run.store, step, training=training))

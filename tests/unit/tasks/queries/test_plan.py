@@ -111,12 +111,14 @@ def test_the_champion_is_still_to_be_scored_where_it_has_no_evaluation(
     ]
 
 
-def test_a_key_that_is_missing_is_refused_as_by_a_run(golden: Path) -> None:
-    run = opened(golden, "promote.approvers=['file:nobody.pub']", "promote.approval=manual")
-    with pytest.raises(UsageError, match="promote.approvers"):
-        plan(run, stages())
-
-
-def test_a_batch_that_the_rows_do_not_fill_is_refused_before_nodes_are_launched(golden: Path) -> None:
-    with pytest.raises(UsageError, match=r"has 492 rows, fewer than train\.global_batch_size 512, so no step"):
-        plan(opened(golden, "train.global_batch_size=512"), stages())
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["promote.approvers=['file:nobody.pub']", "promote.approval=manual"], "promote.approvers"),
+        (["train.global_batch_size=512"], r"has 492 rows, fewer than train\.global_batch_size 512, so no step"),
+    ],
+    ids=["a key that is missing", "a batch that the rows do not fill"],
+)
+def test_what_a_run_would_refuse_is_refused(overrides: list[str], words: str, golden: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(opened(golden, *overrides), stages())

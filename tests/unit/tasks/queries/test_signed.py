@@ -14,6 +14,7 @@ from infra.signing.keys import PRIVATE_FILE
 from infra.store import layout
 from infra.store.records import write_record
 from tasks.queries.proof import checked_seal, prove
+from tests.support.commands import output_of
 from tests.support.damage import overwrite
 from tests.support.signed import MODEL, SignedStore, pair
 
@@ -44,28 +45,23 @@ def made(grown: SignedStore) -> SignedStore:
 
 
 def test_the_proof_says_who_signed_and_what_to_keep(made: SignedStore) -> None:
-    proof = prove(made.store, MODEL, keys=[made.key.public])
     seals = [made.store.manifest(f"{HISTORY}/{k}").seal for k in range(4)]
-    signed = proof.to_json()["signed"]
-    keys = [made.key.public.id]
-    about = {"alias": "champion", "receipts": 4, "before": 0, "keys": keys, "seal": seals[-1], "approvals": []}
-    assert signed == about
+    about = {"alias": "champion", "receipts": 4, "before": 0, "keys": [made.key.public.id], "seal": seals[-1]}
+    assert prove(made.store, MODEL, keys=[made.key.public]).to_json()["signed"] == {**about, "approvals": []}
     for seal in (*seals, seals[0][:16]):
         prove(made.store, MODEL, keys=[made.key.public], at_least=seal)
     assert "signed" not in prove(made.store, MODEL).to_json()
 
 
-def copied_alias(made: SignedStore) -> None:
-    """Another alias's pointer, with receipts of its own, under the champion's name."""
+def test_the_receipts_of_another_alias_are_not_the_champions(made: SignedStore) -> None:
+    """Another alias's pointer, with receipts of its own, under the champion's name: everything is signed.
+
+    Changes without the key are in test_signed_changes.py.
+    """
     made.promote(3, "canary")
     path = layout.alias(MODEL, "champion")
     value = json.loads((made.root / layout.alias(MODEL, "canary")).read_bytes())["value"]
     overwrite(made.root / path, write_record(path, {"schema": 2, "value": value, "version": 9}))
-
-
-def test_the_receipts_of_another_alias_are_not_the_champions(made: SignedStore) -> None:
-    """Changes without the key are in test_signed_changes.py; here, everything is signed."""
-    copied_alias(made)
     with pytest.raises(CorruptError, match="leads to receipts of another alias"):
         prove(made.store, MODEL, keys=[made.key.public])
 
@@ -76,10 +72,8 @@ def test_only_a_kept_seal_finds_a_whole_older_store(made: SignedStore, capsys: p
     shutil.copytree(made.root.parent / "after-1", made.root)
     public = str(made.root.parent / "keys" / "signing-key.pub.pem")
     arguments = ["prove", MODEL, "--store", str(made.root), "--key", public]
-    assert main(arguments) == 0
-    assert "signed: 2 receipts of tiny@champion" in capsys.readouterr().out
-    assert main([*arguments, "--at-least", kept]) == 6
-    assert "an older store was put back" in capsys.readouterr().err
+    assert "signed: 2 receipts of tiny@champion" in output_of(capsys, *arguments)
+    assert "an older store was put back" in output_of(capsys, *arguments, "--at-least", kept, code=6)
     assert main(["prove", MODEL, "--store", str(made.root), "--at-least", kept]) == 6
     assert main([*arguments, "--at-least", "abc"]) == 2
     assert main(["prove", MODEL, "--store", str(made.root), "--key", str(made.root / "no.pem")]) == 2

@@ -10,11 +10,11 @@ import pytest
 from data_contracts.alias_moves import Approval
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError
-from flows.cli import main
 from infra.approvals import signed
 from infra.signing.keys import SigningKey
 from tasks.queries.proof import prove
 from tasks.stages.approval import protect
+from tests.support.commands import output_of
 from tests.support.signed import MODEL, SignedStore, pair
 
 AT = "2026-11-25T10:00:00+00:00"
@@ -53,13 +53,10 @@ class Approved:
 
     def said(self, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
         words = ["prove", f"{MODEL}@champion", "--store", str(self.made.root), "--key", str(self.public)]
-        assert main(words) == code
-        printed = capsys.readouterr()
-        return printed.err if code else printed.out
+        return output_of(capsys, *words, code=code)
 
     def sentence(self) -> str:
-        proof = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else [])
-        (one,) = proof.signed.approvals
+        (one,) = prove(self.made.store, MODEL, keys=[self.made.key.public] if self.made.key else []).signed.approvals
         return one.sentence
 
 
@@ -106,8 +103,7 @@ LIES: dict[str, dict[str, Any]] = {
 def test_an_approval_of_something_else_is_refused(
     place: Approved, lie: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = place.promoted(**LIES[lie]).said(capsys, code=6)
-    assert "has a signed approval of something else than it says" in said
+    assert "has a signed approval of something else than it says" in place.promoted(**LIES[lie]).said(capsys, code=6)
 
 
 def test_the_signature_of_another_key_is_refused(place: Approved, tmp_path: Path) -> None:

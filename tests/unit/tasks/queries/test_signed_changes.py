@@ -21,6 +21,7 @@ from infra.signing.keys import IN_TOTO, PRIVATE_FILE, SigningKey, sign_bytes, un
 from infra.store import layout, open_store
 from infra.store.records import write_record
 from tasks.queries.proof import prove
+from tests.support.damage import flipped
 from tests.support.reseal import reseal
 from tests.support.signed import MODEL, SignedStore, pair
 
@@ -79,7 +80,6 @@ class Forger:
 
     def forge(self, uri: str, **change: Any) -> None:
         """Change a sealed directory, seal it again, and then everything that names it, up to the alias."""
-        renamed: dict[str, str] = {}
         waiting = [(uri, change)]
         while waiting:
             place, how = waiting.pop(0)
@@ -91,8 +91,7 @@ class Forger:
         now = {one: json.loads((self.root / one / "manifest.json").read_bytes()) for one in self.sealed}
         for ref in (record["value"]["model_version"], record["value"]["receipt"]):
             ref.update(id=now[ref["uri"]]["id"], seal=now[ref["uri"]]["seal"])
-        fields = {name: record[name] for name in ("schema", "value", "version")}
-        self.put(POINTER, write_record(POINTER, fields))
+        self.put(POINTER, write_record(POINTER, {name: record[name] for name in ("schema", "value", "version")}))
 
     def _naming(self, renamed: dict[str, str], place: str) -> list[tuple[str, dict[str, bytes]]]:
         """The sealed directories with a file that has one of the old names, with those files as they must be."""
@@ -115,27 +114,22 @@ def _renamed(data: bytes, renamed: dict[str, str]) -> bytes:
 
 
 def _renaming(renamed: dict[str, str]) -> dict[str, Any]:
-    def change(value: dict[str, Any]) -> None:
-        value.update(json.loads(_renamed(json.dumps(value).encode(), renamed)))
-
-    return {"settings": change, "provenance": change}
+    return dict.fromkeys(
+        ("settings", "provenance"),
+        lambda value: value.update(json.loads(_renamed(json.dumps(value).encode(), renamed))),
+    )
 
 
 def _flip(forger: Forger, draw: random.Random) -> None:
     path = draw.choice([path for path, data in forger.files.items() if data])
-    data = bytearray(forger.files[path])
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    forger.put(path, bytes(data))
+    data = forger.files[path]
+    forger.put(path, flipped(data, 8 * draw.randrange(len(data)) + draw.randrange(8)))
 
 
 def _cut(forger: Forger, draw: random.Random) -> None:
     path = draw.choice([path for path, data in forger.files.items() if data])
     data = forger.files[path]
     forger.put(path, data[: draw.randrange(len(data))] if draw.random() < 0.7 else data + draw.randbytes(3))
-
-
-def _delete(forger: Forger, draw: random.Random) -> None:
-    (forger.root / draw.choice(list(forger.files))).unlink()
 
 
 def _swap(forger: Forger, draw: random.Random) -> None:
@@ -151,8 +145,7 @@ def _swap(forger: Forger, draw: random.Random) -> None:
 
 def _swap_folders(forger: Forger, draw: random.Random) -> None:
     one = draw.choice(forger.sealed)
-    area = one.partition("/")[0]
-    other = draw.choice([uri for uri in forger.sealed if uri.startswith(area)])
+    other = draw.choice([uri for uri in forger.sealed if uri.startswith(one.partition("/")[0])])
     if one != other:
         shutil.rmtree(forger.root / other)
         shutil.copytree(forger.root / one, forger.root / other)
@@ -183,18 +176,12 @@ def _reseal(forger: Forger, draw: random.Random) -> None:
     how = draw.choice(["file", "settings", "provenance"])
     if how == "file" and files:
         path = draw.choice(files)
-        data = bytearray(forger.files[path])
-        data[draw.randrange(len(data))] ^= 1 << draw.randrange(7)
-        forger.forge(uri, files={path.removeprefix(f"{uri}/"): bytes(data)})
+        data = flipped(forger.files[path], 8 * draw.randrange(len(forger.files[path])) + draw.randrange(7))
+        forger.forge(uri, files={path.removeprefix(f"{uri}/"): data})
     elif how == "settings":
         forger.forge(uri, settings=lambda value: value.update(version=draw.randrange(9)))
     else:
         forger.forge(uri, provenance=lambda value: value.update(actor=f"mallory {draw.random()}"))
-
-
-def _reseal_alone(forger: Forger, draw: random.Random) -> None:
-    uri = draw.choice(forger.sealed)
-    reseal(forger.root, uri, provenance=lambda value: value.update(finished=f"2020-01-0{draw.randrange(1, 9)}"))
 
 
 def _other_key(forger: Forger, draw: random.Random) -> None:
@@ -230,39 +217,28 @@ def _copy_signature(forger: Forger, draw: random.Random) -> None:
     forger.put(f"{HISTORY}/{number}.{ending}", forger.files[path])
 
 
-def _add(forger: Forger, draw: random.Random) -> None:
-    forger.put(f"{draw.choice(forger.sealed)}/added-{draw.randrange(9)}.json", draw.randbytes(9))
-
-
-KINDS: dict[str, Callable[[Forger, random.Random], None]] = {
+KINDS: dict[str, Callable[[Forger, random.Random], object]] = {
     "a bit": _flip,
     "cut or longer": _cut,
-    "deleted": _delete,
+    "deleted": lambda forger, draw: (forger.root / draw.choice(list(forger.files))).unlink(),
     "swapped": _swap,
     "folders swapped": _swap_folders,
     "pointer": _point,
     "older champion": _older,
     "all sealed again": _reseal,
-    "one sealed again": _reseal_alone,
+    "one sealed again": lambda forger, draw: reseal(
+        forger.root,
+        draw.choice(forger.sealed),
+        provenance=lambda value: value.update(finished=f"2020-01-0{draw.randrange(1, 9)}"),
+    ),
     "another key": _other_key,
     "a key twice": _twice,
     "newer schema": _newer_schema,
     "signature copied": _copy_signature,
-    "a file more": _add,
+    "a file more": lambda forger, draw: forger.put(
+        f"{draw.choice(forger.sealed)}/added-{draw.randrange(9)}.json", draw.randbytes(9)
+    ),
 }
-
-
-@pytest.fixture
-def grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
-    """Two versions, a rollback and a release, all signed."""
-    key, _, _ = pair(tmp_path / "keys")
-    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
-    made = SignedStore(tmp_path, key)
-    made.promote(1)
-    made.promote(2)
-    made.back()
-    made.release()
-    return made
 
 
 def is_irrelevant(path: str, forger: Forger) -> bool:
@@ -283,7 +259,15 @@ def payload(data: bytes) -> str:
     return str(value.get("dsseEnvelope", value)["payload"])
 
 
-def test_no_change_without_the_key_is_accepted(grown: SignedStore, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_no_change_without_the_key_is_accepted(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has two versions, a rollback and a release, all signed."""
+    key, _, _ = pair(tmp_path / "keys")
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
+    grown = SignedStore(tmp_path, key)
+    for step in (lambda: grown.promote(1), lambda: grown.promote(2), grown.back, grown.release):
+        step()
     count = 10_000 if pytestconfig.getoption("--sweep") else 300
     store, keys = open_store(str(grown.root)), [grown.key.public]
     expected = prove(store, MODEL, keys=keys).to_json()

@@ -13,12 +13,13 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from flows.cli import main
-from infra.garbage import Limits, StoreItem, items_to_delete, take_census
+from infra.garbage import Limits, items_to_delete, take_census
 from infra.models.registry import read_recipe
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
 from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
+from tests.support.commands import output_of
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
@@ -37,9 +38,8 @@ _TROUBLE = f"""\
 
 def make_line(folder: Path) -> Path:
     """Make the project and promote its version 1, stage by stage; returns the spec. TRAINWRIGHT_HOME must be set."""
-    gates = [{"metric": "accuracy", "min": 0.1}]
     train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "checkpoint": {"every_steps": 10, "keep": 3}}
-    spec = write_project(folder, {"train": train, "promote": {"gates": gates}})
+    spec = write_project(folder, {"train": train, "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]}})
     assert _STEP in MODEL
     (folder / "net.py").write_text("import os\n\n" + MODEL.replace(_STEP, _STEP + _TROUBLE))
     for stage in ("validate", "shard"):
@@ -85,6 +85,12 @@ def store(line: Path) -> Store:
 
 
 @pytest.fixture
+def copy(line: Path, tmp_path: Path) -> Store:
+    """A copy of the store, which a test may change."""
+    return open_store(str(shutil.copytree(line / ".trainwright", tmp_path / "store")), create=False)
+
+
+@pytest.fixture
 def recorded(store: Store) -> Recorded:
     return read_recorded(store, "tiny@champion")
 
@@ -99,7 +105,6 @@ def test_each_generation_is_sealed_with_what_it_did(recorded: Recorded) -> None:
     assert (first.skip, second.skip) == ([], [])
     assert len(third.skip) == 1
     assert recorded.steps[20] == second.resumed_from
-    assert 20 in recorded.steps
     assert first.facts.torch
     assert first.facts.threads > 0
     assert recorded.version.checkpoint.skipped == third.skip
@@ -109,15 +114,10 @@ def test_every_id_is_equal_after_the_history_was_replayed(
     remade: tuple[Path, dict[str, Any]], recorded: Recorded
 ) -> None:
     folder, told = remade
-    assert told["equal"]
-    assert told["weights_equal"]
-    assert told["first_difference"] is None
-    assert not told["notes"]
+    assert [told[name] for name in ("equal", "weights_equal", "first_difference", "notes")] == [True, True, None, []]
     whats = [row["what"] for row in told["rows"]]
-    assert whats[:2] == ["contract report", "dataset"]
-    assert whats[-1] == "evaluation"
-    assert "checkpoint, step 20" in whats
-    assert "checkpoint, step 40" in whats
+    assert (whats[:2], whats[-1]) == (["contract report", "dataset"], "evaluation")
+    assert {"checkpoint, step 20", "checkpoint, step 40"} <= {*whats}
     made_in = open_store(str(folder / "store"), create=False)
     made = Made.model_validate_json((folder / MADE).read_text())
     provenance = made_in.manifest(made.checkpoint.ref).provenance["generations"]
@@ -128,12 +128,11 @@ def test_every_id_is_equal_after_the_history_was_replayed(
 
 
 def test_a_damaged_checkpoint_that_is_not_compared_is_named(
-    line: Path, recorded: Recorded, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copy: Store, recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = Path(shutil.copytree(line / ".trainwright", tmp_path / "store"))
     step, ref = next(iter(recorded.kept.items()))
-    overwrite(root / ref.uri / "manifest.json", b"{}")
-    assert step not in read_recorded(open_store(str(root), create=False), "tiny@champion").kept
+    overwrite(Path(copy.uri) / ref.uri / "manifest.json", b"{}")
+    assert step not in read_recorded(copy, "tiny@champion").kept
     assert f"{ref.uri}/manifest.json does not end with a seal. It is passed over." in caplog.messages
 
 
@@ -148,16 +147,14 @@ def test_a_flipped_weight_is_found_and_named_with_its_tensor(
     size = struct.unpack("<Q", weights[:8])[0]
     header = json.loads(weights[8 : 8 + size])
     at = 8 + size + header["net.2.bias" if "net.2.bias" in header else "state_dict/net.2.bias"]["data_offsets"][0]
-    value = struct.unpack_from("<f", weights, at)[0]
-    struct.pack_into("<f", weights, at, value + 1.0)
+    struct.pack_into("<f", weights, at, struct.unpack_from("<f", weights, at)[0] + 1.0)
     ref = reseal(tmp_path / "store", uri, {"weights-0.safetensors": bytes(weights)})
     flipped = made.model_copy(update={"checkpoint": made.checkpoint.model_copy(update={"ref": ref})})
     found = compare(store, recorded, open_store(str(tmp_path / "store"), create=False), flipped)
     assert (found.equal, found.weights_equal, found.step) == (False, False, made.checkpoint.step)
     assert (found.weights.tensor, found.weights.tensors, found.weights.of) == ("net.2.bias", 1, 4)
     assert (found.weights.values, found.weights.of_values) == (1, 2)
-    assert found.weights.largest == pytest.approx(1.0, abs=1e-6)
-    assert found.parts == ["weights-0.safetensors"]
+    assert (found.weights.largest, found.parts) == (pytest.approx(1.0, abs=1e-6), ["weights-0.safetensors"])
     # In another part than the weights.
     shutil.copytree(folder / "store", tmp_path / "other")
     history = (folder / "store" / uri / "history.json").read_bytes()
@@ -180,14 +177,15 @@ def test_a_raw_file_that_changed_or_is_gone_is_refused_before_anything_is_made(
     with (elsewhere / "rows.csv").open("a") as rows:
         rows.write("600,0,0,0,1\n")
     command = ["reproduce", "tiny", "--store", str(line / ".trainwright"), "--here"]
-    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 6
-    assert f"The raw file {elsewhere / 'rows.csv'} has changed" in capsys.readouterr().err
+    assert f"The raw file {elsewhere / 'rows.csv'} has changed" in output_of(
+        capsys, *command, "--into", str(tmp_path / "new"), "--data", str(elsewhere), code=6
+    )
     (elsewhere / "rows.csv").unlink()
-    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 2
-    assert f"The raw file {elsewhere / 'rows.csv'} no longer exists." in capsys.readouterr().err
+    assert f"The raw file {elsewhere / 'rows.csv'} no longer exists." in output_of(
+        capsys, *command, "--into", str(tmp_path / "new"), "--data", str(elsewhere), code=2
+    )
     assert not (tmp_path / "new").exists()
-    assert main([*command, "--into", str(line)]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "is not empty" in output_of(capsys, *command, "--into", str(line), code=2)
 
 
 def test_the_older_model_of_a_golden_store_lists_what_is_missing(repository: Path, tmp_path: Path) -> None:
@@ -201,21 +199,20 @@ def test_the_older_model_of_a_golden_store_lists_what_is_missing(repository: Pat
     assert "tiny version 1 cannot be reproduced; missing: the history" in refused.value.message
 
 
-def test_a_recipe_that_was_changed_and_sealed_again_is_refused(line: Path, tmp_path: Path) -> None:
-    shutil.copytree(line / ".trainwright", tmp_path / "store")
-    store = open_store(str(tmp_path / "store"), create=False)
-    named = store.manifest("models/tiny/1").provenance["recipe"]
-    recipe = json.loads((tmp_path / "store" / named["uri"] / "recipe.json").read_text())
-    recipe["lock"] = ["numpy==0.1"]
-    ref = reseal(tmp_path / "store", named["uri"], {"recipe.json": json.dumps(recipe).encode()})
+def test_a_recipe_that_was_changed_and_sealed_again_is_refused(copy: Store) -> None:
+    named = copy.manifest("models/tiny/1").provenance["recipe"]
+    recipe = json.loads((Path(copy.uri) / named["uri"] / "recipe.json").read_text()) | {"lock": ["numpy==0.1"]}
+    ref = reseal(Path(copy.uri), named["uri"], {"recipe.json": json.dumps(recipe).encode()})
     with pytest.raises(CorruptError, match="is not the recipe that its name stands for"):
-        read_recipe(store, ref)
+        read_recipe(copy, ref)
 
 
 def test_a_recipe_stays_as_long_as_something_names_it(store: Store) -> None:
     census = {item.uri: item for item in take_census(store)}
     recipes = {uri for uri, item in census.items() if item.kind == "recipe"}
-    training, version = (store.manifest(uri).provenance["recipe"]["uri"] for uri in _makers(census))
+    # What the newest checkpoint and the model version were made by.
+    newest = max(uri for uri, item in census.items() if item.kind == "checkpoint")
+    training, version = (store.manifest(uri).provenance["recipe"]["uri"] for uri in (newest, "models/tiny/1"))
     assert {training, version} <= recipes
     year = census[version].touched_s + 365 * 86_400
     gone = {deletion.item.uri for deletion in items_to_delete(census.values(), year, Limits())}
@@ -224,25 +221,17 @@ def test_a_recipe_stays_as_long_as_something_names_it(store: Store) -> None:
     assert recipes <= {deletion.item.uri for deletion in items_to_delete(without, year, Limits())}
 
 
-def _makers(census: dict[str, StoreItem]) -> list[str]:
-    """The newest checkpoint and the model version."""
-    checkpoints = sorted(uri for uri, item in census.items() if item.kind == "checkpoint")
-    return [checkpoints[-1], "models/tiny/1"]
-
-
-def test_what_is_needed_and_was_deleted_is_listed(line: Path, recorded: Recorded, tmp_path: Path) -> None:
-    shutil.copytree(line / ".trainwright", tmp_path / "store")
+def test_what_is_needed_and_was_deleted_is_listed(copy: Store, recorded: Recorded) -> None:
     code = recorded.recipe.resolved.code.uri
-    shutil.rmtree(tmp_path / "store" / code)
+    shutil.rmtree(Path(copy.uri) / code)
     with pytest.raises(UsageError) as refused:
-        read_recorded(open_store(str(tmp_path / "store"), create=False), "tiny")
+        read_recorded(copy, "tiny")
     assert refused.value.details["missing"] == [code]
 
 
 def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
     recipe = recorded.trained
-    assert lock_differences(recipe) == []
-    assert revision_difference(recipe) == ""
+    assert (lock_differences(recipe), revision_difference(recipe)) == ([], "")
     other = recipe.model_copy(
         update={
             "lock": [*(line for line in recipe.lock if not line.startswith("numpy==")), "numpy==0.1"],
@@ -250,8 +239,7 @@ def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
         }
     )
     [difference] = lock_differences(other)
-    assert difference.startswith("numpy ")
-    assert difference.endswith(" instead of 0.1")
+    assert (difference[:6], difference[-15:]) == ("numpy ", " instead of 0.1")
     assert "git worktree add DIR aaaaaaaaaaaa" in revision_difference(other)
     first = recorded.segments[0]
     older = first.model_copy(update={"facts": first.facts.model_copy(update={"torch": "2.0", "cpu": "another"})})

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,12 +109,8 @@ def test_a_run_that_was_handed_over_has_not_crashed(
     handed_over: bool, crashes: int, spec: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     end = HandedOver("stopped as planned") if handed_over else KeyboardInterrupt()
-
-    def line(run: Run) -> RunReport:
-        raise end
-
     with pytest.raises(type(end)):
-        attach(line)(opened(spec))
+        attach(Mock(side_effect=end))(opened(spec))
     run = opened(spec)
     assert attach(Line(ContractRejected("no")))(run).verdict == "rejected"
     assert num_crashed(run.store, run.run_id) == crashes
@@ -141,8 +138,7 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
     line = Line(error, error, gate=threading.Event())
     answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == calls
-    assert [one.sentence for one in answers] == [str(error)] * 2
-    assert (answers[0] == answers[1]) == (calls == 1)
+    assert ([one.sentence for one in answers], answers[0] == answers[1]) == ([str(error)] * 2, calls == 1)
 
 
 def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:
@@ -197,8 +193,8 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
     run = opened(spec)
     real = run.store._backend.replace
 
-    def full(path: str, data: bytes, tag: str) -> str:
-        raise StorageUnavailable(f"{path} in the store {run.store.uri} cannot be written (No space left on device).")
+    sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
+    full = Mock(side_effect=StorageUnavailable(f"{sentence} (No space left on device)."))
 
     def line(run: Run) -> RunReport:
         monkeypatch.setattr(run.store._backend, "replace", full)
@@ -209,7 +205,6 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
     assert attach(line)(run).verdict == "failed"
     ((event, _, payload, _, pipeline),) = told
     assert (event, pipeline, payload["run_id"], payload["cause"]) == (events.STALLED, "tiny", run.run_id, "storage")
-    sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
     assert payload["sentence"].startswith(sentence)
     assert payload["subject"] == "tiny: a run waits for its store"
     assert f"{run.run_id} waits: {sentence} (No space left on device)." in caplog.text

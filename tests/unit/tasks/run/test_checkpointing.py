@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
-from infra.store import open_store
+from infra.store import Store
 from infra.usage import PastTrainings
 from tasks.run.resolve import (
     DEFAULT_S,
@@ -32,8 +31,7 @@ def spec(checkpoint: Any = None, **train: Any) -> PipelineSpec:
     return PipelineSpec.model_validate({**SPEC, "train": {**SPEC["train"], **more, **train}})
 
 
-def test_without_a_measured_checkpoint_it_is_the_default(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
+def test_without_a_measured_checkpoint_it_is_the_default(store: Store) -> None:
     assert look_at_past_checkpoints(spec(), store).every_s == DEFAULT_S
     found = resolve_interval(spec("auto"), store)
     assert found == CheckpointInterval(every_s=600, why="no run of this pipeline has measured a checkpoint yet")
@@ -41,8 +39,7 @@ def test_without_a_measured_checkpoint_it_is_the_default(tmp_path: Path) -> None
 
 
 def test_a_plan_says_what_loses_least_and_why() -> None:
-    found = checkpoint_outlook(spec("auto"), PAST)
-    assert found.line == (
+    assert checkpoint_outlook(spec("auto"), PAST).line == (
         "a checkpoint every 2.04 h loses least (an expected 0.05% of the time: a checkpoint stops the steps for 2 s, "
         "and a node fails about once in 156 d, from 3 failures in 400 node-days and an assumed one in 150)"
     )
@@ -76,8 +73,7 @@ def test_more_nodes_fail_more_often_and_a_checkpoint_that_costs_nothing_has_a_le
         checkpoint_outlook(spec("auto", nodes=nodes, strategy="ddp", global_batch_size=32), PAST) for nodes in (1, 16)
     )
     assert one.every_s == pytest.approx(4 * sixteen.every_s, rel=0.01)
-    free = PastTrainings(saves=3, stalled_s=0.0)
-    assert checkpoint_outlook(spec("auto"), free).every_s == LEAST_S
+    assert checkpoint_outlook(spec("auto"), PastTrainings(saves=3, stalled_s=0.0)).every_s == LEAST_S
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:
 
 def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store: Store, tmp_path: Path) -> None:
     checkpoint = sealed(store)
-    run = opened(store, URI)
-    assert run.resolved.init_from == checkpoint.ref
+    assert opened(store, URI).resolved.init_from == checkpoint.ref
     evaluation = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
     version = registry.write_version(store, "digits", checkpoint, evaluation, {}, {"parents": []})
     receipt = Receipt(decision="promoted", model="digits", alias="champion", version=1, previous=None, sentence="")
@@ -77,42 +76,44 @@ def test_the_key_holds_what_is_begun_with_and_how_but_not_where_it_lies(store: S
     assert len({key(None), key(a), key({**a, "strict": False}), key(URI), key(URI.replace("8-g0", "16-g0"))}) == 5
 
 
-def spoil(store: Store, checkpoint: Checkpoint) -> None:
-    overwrite(Path(store.uri) / checkpoint.ref.uri / "state.json", b"{} ")
-
-
-def quarantine(store: Store, checkpoint: Checkpoint) -> None:
-    store.create_json(layout.quarantined(checkpoint.ref.uri), {"schema_version": 1, "reason": "it is not finite."})
-
-
 # what is done to the checkpoint, how it was sealed, what is raised
 REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "no such checkpoint": (None, {}, UsageError, "has no checkpoint trainings/k-0/checkpoints/9-g0"),
-    "not verified": (None, {"verified": False}, UsageError, "8-g0 is not verified. Run `trainwright verify`"),
-    "quarantined": (quarantine, {}, UsageError, "8-g0 is quarantined: it is not finite. Name another"),
-    "changed": (spoil, {}, CorruptError, "state.json does not hold the bytes that were sealed"),
+    "no such checkpoint": (lambda *_: None, {}, UsageError, "has no checkpoint trainings/k-0/checkpoints/9-g0"),
+    "not verified": (
+        lambda *_: None,
+        {"verified": False},
+        UsageError,
+        "8-g0 is not verified. Run `trainwright verify`",
+    ),
+    "quarantined": (
+        lambda store, uri: store.create_json(layout.quarantined(uri), {"schema_version": 1, "reason": "it is old."}),
+        {},
+        UsageError,
+        "8-g0 is quarantined: it is old. Name another",
+    ),
+    "changed": (
+        lambda store, uri: overwrite(Path(store.uri) / uri / "state.json", b"{} "),
+        {},
+        CorruptError,
+        "state.json does not hold the bytes that were sealed",
+    ),
 }
+
+
+OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0"), "no such model": "digits@champion"}
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_anything_starts(case: str, store: Store) -> None:
     harm, how, kind, sentence = REFUSED[case]
-    checkpoint = sealed(store, **how)
-    if harm is not None:
-        harm(store, checkpoint)
+    harm(store, sealed(store, **how).ref.uri)
     with pytest.raises(kind) as caught:
-        opened(store, URI if case != "no such checkpoint" else URI.replace("8-g0", "9-g0"))
+        opened(store, OTHERS.get(case, URI))
     assert sentence in str(caught.value)
 
 
 def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
     other = sealed(store, 16)
-    checkpoint = sealed(store, verified=False)
-    store.create_json(layout.verified(checkpoint.ref.uri), {"checkpoint": other.ref.to_json()})
+    store.create_json(layout.verified(sealed(store, verified=False).ref.uri), {"checkpoint": other.ref.to_json()})
     with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
         opened(store, URI)
-
-
-def test_a_model_that_is_not_there_is_named_with_its_field(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"pipeline\.yaml: train\.init_from: There is no digits@champion in "):
-        opened(store, "digits@champion")

@@ -39,8 +39,7 @@ def test_what_a_process_resolved_is_signed_and_what_it_found_is_not(
     refuse_unsigned_inputs(store, resolved, key)
     other = resolved.model_copy(update={"run_id": "r2"})
     assert record_inputs(store, other, None) == other
-    changed = other.model_copy(update={"started": "2026-11-25T10:00:00+00:00"})
-    assert record_inputs(store, changed, key) == other
+    assert record_inputs(store, other.model_copy(update={"started": "2026-11-25T10:00:00+00:00"}), key) == other
     assert not store.exists(layout.inputs_signature("r2")), "a process signs only what it resolved itself"
 
 

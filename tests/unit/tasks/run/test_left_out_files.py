@@ -97,8 +97,7 @@ def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> Non
     assert code["packed"][-1] == {"path": "words/a.npy", "bytes": 5, "counted": True}
     secret = {"bytes": 5, "why": "its name looks like a secret's"}
     rows = {"path": "rows.csv", "bytes": (spec.parent / "rows.csv").stat().st_size, "why": "it is a source of data"}
-    left_out = [rows, {"path": "secrets/db.json", **secret}, {"path": "words/key.json", **secret}]
-    assert code["left_out"] == left_out
+    assert code["left_out"] == [rows, {"path": "secrets/db.json", **secret}, {"path": "words/key.json", **secret}]
     text = trainwright("plan", spec, "--no-estimate").stdout
     assert "\ncode      packs 5 files, " in text
     assert "\n  left out       5 B  secrets/db.json: its name looks like a secret's\n" in text

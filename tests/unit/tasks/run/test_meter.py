@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.executions import Followed, GangUsage, NodeUsage
 from data_contracts.resolved import Price
-from data_contracts.run_report import RunReport
 from infra.machine import machine_id
 from infra.processes.this_process import now_s
 from infra.store import Store, layout
@@ -71,7 +71,6 @@ def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
         monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
         begin_stage(run, "validate")
         used_by_stage(run, "validate", began, "ran")
-        return "done"
 
     metered(work)(run_in(store))
     [one] = usage_of(store, "r1").executions
@@ -79,12 +78,9 @@ def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
 
 
 def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store: Store) -> None:
-    def fails(run: Run) -> RunReport:
-        raise NodeLost("gone")
-
     for _ in range(2):
         with pytest.raises(NodeLost):
-            metered(fails)(run_in(store))
+            metered(Mock(side_effect=NodeLost("gone")))(run_in(store))
     assert [one.ended is not None for one in usage_of(store, "r1").executions] == [True, True]
 
 
@@ -155,7 +151,6 @@ def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
             used = gang(generation, time.time())
             nodes = [node.model_copy(update={"gpus": gpus}) for node in used.nodes]
             used_by_gang(run, "train", used.model_copy(update={"nodes": nodes}))
-        return "done"
 
     metered(work)(run_in(store, GPU.model_copy(update={"devices": 8})))
     [sentence] = [one.getMessage() for one in caplog.records if "price book" in one.getMessage()]
@@ -167,8 +162,5 @@ def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
 
 
 def test_a_store_that_does_not_answer_ends_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any) -> bool:
-        raise StorageUnavailable("away")
-
-    monkeypatch.setattr(Store, "create_once", away)
+    monkeypatch.setattr(Store, "create_once", Mock(side_effect=StorageUnavailable("away")))
     assert metered(lambda run: "done")(run_in(store)) == "done"  # type: ignore[comparison-overlap, arg-type, return-value]

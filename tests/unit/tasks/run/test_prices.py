@@ -42,31 +42,29 @@ def per_hour(found: dict[str, Price]) -> dict[str, float | None]:
     return {name: price.per_hour for name, price in found.items()}
 
 
-def test_without_a_word_everything_is_unknown(priced: Any) -> None:
-    assert per_hour(priced()) == dict.fromkeys(("train", "here", "verify", "evaluate"))
+OTHER = ["train.launcher=work-pool", "train.pool=other", "evaluate.launcher=work-pool", "evaluate.pool=other"]
 
 
-def test_a_pool_has_its_machine_and_an_unknown_pool_is_not_free(priced: Any) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        ([], (None, None, None, None)),
+        ([*POOLED, "verify.launcher=work-pool", "verify.pool=other"], (8, None, None, None)),
+        (["train.machine=small"], (1, 1, 1, 1)),
+        ([*OTHER, "train.machine=small"], (1, None, None, 1)),
+        ([*POOLED, "train.machine=big"], (8, None, None, None)),
+    ],
+    ids=["not a word", "an unknown pool", "this machine", "a pool's machine", "a known pool's machine"],
+)
+def test_each_place_has_the_price_of_its_machine_and_an_unknown_one_is_not_free(
+    overrides: list[str], found: tuple[float | None, ...], priced: Any
+) -> None:
+    assert tuple(per_hour(priced(*overrides))[name] for name in ("train", "here", "verify", "evaluate")) == found
+
+
+def test_a_pool_is_named(priced: Any) -> None:
     found = priced(*POOLED, "verify.launcher=work-pool", "verify.pool=other")
-    assert per_hour(found) == {"train": 8, "here": None, "verify": None, "evaluate": None}
     assert (found["train"].pool, found["verify"].place) == ("gpu", "the pool other, which the price book does not have")
-
-
-def test_train_machine_names_this_machine_or_the_pools(priced: Any) -> None:
-    assert set(per_hour(priced("train.machine=small")).values()) == {1}
-    other = ["train.launcher=work-pool", "train.pool=other", "evaluate.launcher=work-pool", "evaluate.pool=other"]
-    found = priced(*other, "train.machine=small")
-    assert per_hour(found) == {"train": 1, "here": None, "verify": None, "evaluate": 1}
-    assert per_hour(priced(*POOLED, "train.machine=big"))["train"] == 8
-
-
-def test_a_machine_that_is_not_the_pools_is_refused(priced: Any) -> None:
-    with pytest.raises(UsageError) as caught:
-        priced(*POOLED, "train.machine=small")
-    assert str(caught.value) == (
-        "train.machine: small, but the nodes of the pool gpu are big in the price book. Leave train.machine out, or "
-        "correct pools.gpu in the file that TRAINWRIGHT_MACHINES names."
-    )
 
 
 @pytest.mark.parametrize(("gpus", "machine", "devices"), [(2, "local", 2), (0, "local", 0), (None, "", 0)])

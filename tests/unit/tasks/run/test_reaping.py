@@ -14,11 +14,13 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -107,9 +109,8 @@ def test_a_dead_run_is_resumed_and_its_training_is_free_at_once(site: Site) -> N
     assert (one.what, one.run_id) == ("resumed", site.run.run_id)
     assert "crash 1; 2 are retried in a row" in one.sentence
     assert [(crash.n, crash.token, crash.ends) for crash in site.crashes] == [(0, 1, 0)]
-    assert held_lease(site.store, site.path) is None, "whoever resumes it need not wait"
-    assert held_lease(site.store, layout.lease(training)) is None
-    assert held_lease(site.store, layout.lease(other)) is not None
+    leases = site.path, layout.lease(training), layout.lease(other)  # whoever resumes it need not wait
+    assert [held_lease(site.store, lease) is None for lease in leases] == [True, True, False]
     assert (site.prefect.released, site.prefect.ended) == (["aa"], [training])
     assert site.reaped() == [], "a worker is about to take it"
     assert site.begin().token == 2
@@ -138,8 +139,7 @@ def test_a_run_that_ended_for_want_of_the_server_is_resumed_within_the_budget(si
 def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins_anew(site: Site) -> None:
     for n in range(2):
         site.dies()
-        assert [one.what for one in site.reaped()] == ["resumed"]
-        assert len(site.crashes) == n + 1
+        assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], n + 1)
     site.dies()
     (one,) = site.reaped()
     assert (one.what, site.prefect.told) == ("ended", [one.sentence])
@@ -152,16 +152,14 @@ def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins
     assert [(crash.n, crash.ends) for crash in site.crashes] == [(0, 0), (1, 0), (2, 1)]
 
 
-ENDS = (SystemExit(1), KeyboardInterrupt(), MemoryError(), StorageUnavailable("away"))
-
-
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
+@pytest.mark.parametrize(
+    "end",
+    [SystemExit(1), KeyboardInterrupt(), MemoryError(), StorageUnavailable("away")],
+    ids=lambda end: type(end).__name__,
+)
 def test_a_run_that_ended_without_a_word_is_resumed_whatever_ended_it(site: Site, end: BaseException) -> None:
-    def work(run: Run) -> RunReport:
-        raise end
-
     with pytest.raises(type(end)):
-        attach(work)(site.run)
+        attach(Mock(side_effect=end))(site.run)
     assert [one.what for one in site.reaped()] == ["resumed"]
 
 
@@ -172,8 +170,7 @@ def test_a_run_that_said_how_it_ended_is_left_alone(site: Site) -> None:
 
     with pytest.raises(UsageError):
         attach(work)(site.run)
-    assert held_lease(site.store, site.path) is None
-    assert site.reaped() == []
+    assert (held_lease(site.store, site.path), site.reaped()) == (None, [])
 
 
 def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
@@ -186,24 +183,17 @@ def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
         report(site.run, error=StorageUnavailable("away"))
         lease.release()
 
-    def work(run: Run) -> RunReport:
-        raise SystemExit(1)
-
     monkeypatch.setattr("tasks.run.executions.log", SimpleNamespace(info=lambda text, *_: ended_by_the_other(text)))
     with pytest.raises(SystemExit):
-        attach(work)(site.run)
+        attach(Mock(side_effect=SystemExit(1)))(site.run)
     assert [one.what for one in site.reaped()] == ["resumed"]
 
 
 def test_a_run_whose_process_died_before_it_took_the_lease_is_resumed(site: Site) -> None:
-    assert site.store.pointer(site.path).read() is None
-    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert (site.store.pointer(site.path).read(), [one.what for one in site.reaped()]) == (None, ["resumed"])
     assert [(crash.n, crash.token, crash.flow_run) for crash in site.crashes] == [(0, 0, None)]
     assert site.reaped() == [], "a worker is about to take it"
     assert site.begin().token == 1
-
-
-WRITES = ("create", "create_file", "create_from", "replace", "delete")
 
 
 def killed_at(step: int, work: Callable[[], object]) -> bool:
@@ -225,7 +215,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
             return carry_out
 
-        for name in WRITES:
+        for name in ("create", "create_file", "create_from", "replace", "delete"):
             setattr(FolderBackend, name, struck(getattr(FolderBackend, name)))
         work()
         os._exit(0)
@@ -277,19 +267,14 @@ def test_an_old_run_that_nobody_ever_began_is_left_to_a_person(site: Site, monke
 def test_two_reapers_at_once_answer_one_crash_once(site: Site) -> None:
     site.dies()
     both = threading.Barrier(4)
-    found: list[list[Reaped]] = []
 
-    def look() -> None:
+    def look(_: int) -> list[Reaped]:
         both.wait()
-        found.append(site.reaped())
+        return site.reaped()
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(len(one) for one in found) == [0, 0, 0, 1]
-    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(look, range(4)))
+    assert (sorted(len(one) for one in found), len(site.crashes), len(site.prefect.asked)) == ([0, 0, 0, 1], 1, 1)
 
 
 def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
@@ -298,8 +283,7 @@ def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
     (one,) = site.reaped()
     assert (one.what, site.prefect.asked) == ("left", [])
     site.prefect.away = False
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert len(site.crashes) == 1
+    assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], 1)
 
 
 KILLED = """
@@ -322,8 +306,7 @@ def test_a_reaper_that_is_killed_before_it_asked_is_followed_by_the_next(site: S
     done = subprocess.run([sys.executable, "-c", KILLED, site.store.uri], env=env, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert held_lease(site.store, site.path) is not None
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+    assert ([one.what for one in site.reaped()], len(site.crashes), len(site.prefect.asked)) == (["resumed"], 1, 1)
 
 
 def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(site: Site) -> None:
@@ -331,8 +314,7 @@ def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(
     site.reaped()
     (key,) = site.prefect.asked
     site.prefect.made[key] = FlowRunState("ended")
-    assert [one.what for one in site.reaped()] == ["resumed"]
-    assert len(site.crashes) == 2
+    assert ([one.what for one in site.reaped()], len(site.crashes)) == (["resumed"], 2)
     site.prefect.made[site.prefect.asked[-1]] = FlowRunState("ended")
     assert [one.what for one in site.reaped()] == ["ended"]
 
@@ -364,8 +346,7 @@ def test_a_cancelled_run_whose_process_died_ends_as_cancelled(
     (outcome,) = site.reaped()
     last = latest_report(site.store, site.run.run_id)
     assert (outcome.what, last.verdict, last.exit_code) == ("cancelled", "cancelled", 130)
-    assert site.prefect.told == [last.sentence]
-    assert held_lease(site.store, site.path) is None
+    assert (site.prefect.told, held_lease(site.store, site.path)) == ([last.sentence], None)
     assert held_lease(site.store, layout.lease("trainings/t-0")) is None
     assert site.reaped() == [], "a person may resume it"
     assert len(site.crashes) == was_resumed
@@ -382,8 +363,7 @@ def test_a_cancelled_run_whose_process_lives_ends_itself(site: Site, monkeypatch
 def test_a_process_that_had_reported_its_end_left_nothing_but_its_lease(site: Site, cause: TrainwrightError) -> None:
     site.dies()
     report(site.run, error=cause)
-    assert (site.reaped(), site.crashes) == ([], [])
-    assert held_lease(site.store, site.path) is None
+    assert (site.reaped(), site.crashes, held_lease(site.store, site.path)) == ([], [], None)
 
 
 def test_the_end_of_a_process_that_was_fenced_is_not_the_runs(site: Site) -> None:
@@ -391,8 +371,7 @@ def test_the_end_of_a_process_that_was_fenced_is_not_the_runs(site: Site) -> Non
     site.reaped()
     site.dies()
     report(site.run, error=Fenced("it is another's"))
-    assert num_ends(site.store, site.run.run_id) == 0
-    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert (num_ends(site.store, site.run.run_id), [one.what for one in site.reaped()]) == (0, ["resumed"])
     assert len(site.crashes) == 2
 
 
@@ -403,10 +382,6 @@ def test_a_run_of_an_earlier_version_is_resumed_unless_it_had_ended(site: Site, 
     if has_ended:
         report(site.run, error=Cancelled("stopped"))
     assert [one.what for one in site.reaped()] == ([] if has_ended else ["resumed"])
-
-
-def _damaged_lease(site: Site) -> None:
-    overwrite(Path(site.store.uri) / site.path, b"{}")
 
 
 def _inputs_of_another_run(site: Site) -> None:
@@ -425,20 +400,18 @@ def _crash_of(site: Site, **other: Any) -> None:
     site.store.create_once(layout.crash(site.run.run_id, 0), Crash(**about).to_json())
 
 
-def _execution_of_another_run(site: Site) -> None:
-    other = Execution(run_id="20261125-000000-0a0a0a", token=7, ends=0)
-    site.store.create_once(layout.execution(site.run.run_id, 7), other.to_json())
-
-
 @pytest.mark.parametrize(
     "forge",
     [
-        _damaged_lease,
+        lambda site: overwrite(Path(site.store.uri) / site.path, b"{}"),
         _inputs_of_another_run,
         _spec_of_another_form,
         lambda site: _crash_of(site, run_id="20261125-000000-0a0a0a"),
         lambda site: _crash_of(site, n=9),
-        _execution_of_another_run,
+        lambda site: site.store.create_once(
+            layout.execution(site.run.run_id, 7),
+            Execution(run_id="20261125-000000-0a0a0a", token=7, ends=0).to_json(),
+        ),
     ],
     ids=["lease", "inputs", "spec", "crash of another run", "another crash", "execution of another run"],
 )
@@ -461,16 +434,9 @@ def test_what_others_wrote_into_one_run_resumes_nothing_and_stops_no_other(
 
 def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.dies()
-    gone = Site(site.run).store
     away = StorageUnavailable("it does not answer")
-
-    class Away:
-        uri = "s3://away"
-
-        def list(self, _: str) -> list[str]:
-            raise away
-
-    reaped, errors = reap_stores([Away(), gone], lambda store: reap(store, site.prefect))  # type: ignore[list-item]
+    other = Mock(uri="s3://away", list=Mock(side_effect=away))
+    reaped, errors = reap_stores([other, Site(site.run).store], lambda store: reap(store, site.prefect))
     assert ([one.what for one in reaped], errors) == (["resumed"], [away])
 
 

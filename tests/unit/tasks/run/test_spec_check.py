@@ -12,8 +12,7 @@ from infra.prices import VARIABLE
 from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
-METRIC = SPEC["evaluate"]["metrics"]["accuracy"]
-NO_METRIC = {"metrics": {"accuracy": {**METRIC, "class_path": "nett.Metric"}}}
+NO_METRIC = {"metrics": {"accuracy": {**SPEC["evaluate"]["metrics"]["accuracy"], "class_path": "nett.Metric"}}}
 NO_MODULE = "there is no module nett in {folder}, and none is installed. Write the path from the project's root"
 # Changed sections of the spec, overrides, and the whole place with its field.
 CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
@@ -41,8 +40,7 @@ def test_code_that_does_not_exist_is_named_with_its_place(
     (tmp_path / "lightning.yaml").write_text("model:\n  class_path: nett.Net\n")
     with pytest.raises(SpecError) as error:
         read_spec(spec, overrides).check(None)
-    where = place.format(folder=tmp_path, spec=spec)
-    assert str(error.value).startswith(f"{where}: 'nett."), str(error.value)
+    assert str(error.value).startswith(f"{place.format(folder=tmp_path, spec=spec)}: 'nett."), str(error.value)
     assert NO_MODULE.format(folder=tmp_path) in str(error.value)
 
 
@@ -58,8 +56,7 @@ def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
         kwargs = {"column": "a", "value_set": [{"deep": [{"$PARAMETER": name}]}]}
         return {"name": "s", "expectations": [{"type": "expect_column_values_to_be_in_set", "kwargs": kwargs}]}
 
-    sets = {"hard": {"source": "rows.csv", "contract": {"suite": suite("of_set")}}}
-    evaluate = {**SPEC["evaluate"], "sets": sets}
+    evaluate = {**SPEC["evaluate"], "sets": {"hard": {"source": "rows.csv", "contract": {"suite": suite("of_set")}}}}
     contract = {"suite": suite("of_data"), "features": {"suite": suite("of_features")}}
     values = {"of_data": 1, "of_features": 2, "of_set": 3}
     read_spec(write_project(tmp_path, {"contract": {**contract, "parameters": values}, "evaluate": evaluate})).check(

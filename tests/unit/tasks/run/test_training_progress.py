@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +13,10 @@ from infra.gang.members import Progress
 from tasks.run.progress import TrainingMeter, TrainingProgress, percent, planned_samples, sentence
 
 
-def priced(node_seconds: float) -> Cost:
-    return Cost(
-        node_seconds=node_seconds, usd=node_seconds / 100, machine="m", usd_per_hour=36, price_date="2026-01-01"
-    )
-
-
 def meter(total: int | None = 1000) -> tuple[TrainingMeter, Any]:
     clock = SimpleNamespace(now=0.0)
-    return TrainingMeter(total, priced, lambda: clock.now), clock
+    priced = partial(Cost, machine="m", usd_per_hour=36, price_date="2026-01-01")
+    return TrainingMeter(total, lambda spent: priced(node_seconds=spent, usd=spent / 100), lambda: clock.now), clock
 
 
 def training(samples: int, **more: Any) -> Progress:

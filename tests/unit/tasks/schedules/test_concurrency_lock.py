@@ -71,11 +71,21 @@ def test_skip_ends_without_beginning(store: Store) -> None:
         pass
 
 
+# Who holds it; the key of whoever comes, and whether it was begun; its overlaps.
+WAITS = [
+    (earlier, "first", {}, ("skip", "queue", "cancel_old")),
+    (earlier, "second", {"waits": True}, ("skip", "queue", "cancel_old")),
+    (run_by_hand, "k", {}, ("queue", "cancel_old")),
+]
+
+
 @pytest.mark.parametrize(
-    ("key", "more"), [("first", {}), ("second", {"waits": True})], ids=["the same run twice", "a run that was begun"]
+    ("holder", "key", "more", "overlap"), [(*case, overlap) for *case, overlaps in WAITS for overlap in overlaps]
 )
-@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
-def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, key: str, more: dict[str, Any]) -> None:
+def test_who_comes_waits_and_asks_nobody_to_end(
+    store: Store, holder: Any, key: str, more: dict[str, Any], overlap: str
+) -> None:
+    """An execution of a run that holds it or was begun, and any that comes while a person's run is at work."""
     began = threading.Event()
 
     def second() -> None:
@@ -83,10 +93,10 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
             began.set()
 
     thread = threading.Thread(target=second)
-    with earlier(store) as asked:
+    with holder(store):
         thread.start()
-        assert not began.wait(0.3)
-        assert not asked.is_set()
+        assert not began.wait(0.5)
+        assert store.list("schedules/tiny") == ["turn"]
     thread.join()
     assert began.is_set()
 
@@ -126,31 +136,15 @@ def test_a_holder_that_died_elsewhere_is_taken_over_and_not_waited_for(store: St
         assert held.value["holder"].startswith(digest("k")[:16])
 
 
-@pytest.mark.parametrize("overlap", ["queue", "cancel_old"])
-def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: Store, overlap: str) -> None:
-    began = threading.Event()
-
-    def scheduled() -> None:
-        with lock(store, overlap, "k").hold(never):
-            began.set()
-
-    thread = threading.Thread(target=scheduled)
-    with run_by_hand(store):
-        thread.start()
-        assert not began.wait(0.5)
-        assert store.list("schedules/tiny") == ["turn"]
-    thread.join()
-    assert began.is_set()
-
-
 @pytest.mark.parametrize("waits_for", [earlier, run_by_hand])
 def test_a_run_that_waits_ends_when_its_worker_is_stopped_as_planned(
     store: Store, waits_for: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stop").touch()
-    monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
-    with waits_for(store), pytest.raises(HandedOver), lock(store, "queue", "second").hold(never):
-        never()
+    with waits_for(store):
+        monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
+        with pytest.raises(HandedOver), lock(store, "queue", "second").hold(never):
+            never()
     assert held_lease(store, layout.concurrency_lock("tiny")) is None
 
 

@@ -63,11 +63,17 @@ def begun(site: Site) -> Site:
     return site
 
 
+@pytest.fixture
+def arrived(begun: Site) -> Site:
+    """A new file is there."""
+    begun.files["/in/b"] = "1"
+    return begun
+
+
 def test_the_first_look_takes_all_files_as_seen(site: Site) -> None:
     assert site.sensor().look().sentence.endswith("the 1 files that are there count as seen.")
     assert site.steps() == [], "looking by hand changes nothing"
-    assert site.look().what == "first"
-    assert (site.look().what, site.started, site.steps()) == ("nothing", {}, ["0.json"])
+    assert (site.look().what, site.look().what, site.started, site.steps()) == ("first", "nothing", {}, ["0.json"])
 
 
 @pytest.mark.parametrize(("name", "stamp"), [("/in/b", "1"), ("/in/a", "2")], ids=["new", "changed"])
@@ -76,8 +82,7 @@ def test_new_and_changed_files_start_one_run(begun: Site, name: str, stamp: str)
     by_hand = begun.sensor().look()
     assert (by_hand.what, by_hand.new, begun.started) == ("new", 1, {})
     look = begun.look()
-    assert (look.what, look.new) == ("started", 1)
-    assert look.sentence == f"{name} is new or changed. Started run-1."
+    assert (look.what, look.new, look.sentence) == ("started", 1, f"{name} is new or changed. Started run-1.")
     assert [begun.look().what for _ in range(3)] == ["nothing"] * 3
     del begun.files[name]
     assert begun.look().what == "nothing", "a file that is gone"
@@ -86,24 +91,22 @@ def test_new_and_changed_files_start_one_run(begun: Site, name: str, stamp: str)
 
 
 @pytest.mark.parametrize("change", [("/in/b", "2"), ("/in/c", "1"), ("/in/b", None)], ids=["grows", "more", "vanishes"])
-def test_a_file_that_is_still_written_starts_nothing(begun: Site, change: tuple[str, str | None]) -> None:
-    begun.files["/in/b"] = "1"
+def test_a_file_that_is_still_written_starts_nothing(arrived: Site, change: tuple[str, str | None]) -> None:
 
     def write() -> None:
-        begun.files = {name: stamp for name, stamp in {**begun.files, change[0]: change[1]}.items() if stamp}
+        arrived.files = {name: stamp for name, stamp in {**arrived.files, change[0]: change[1]}.items() if stamp}
 
-    begun.while_it_settles = write  # type: ignore[assignment]
-    look = begun.look()
-    assert (look.what, begun.started, begun.settle_s) == ("arriving", {}, [30.0])
+    arrived.while_it_settles = write  # type: ignore[assignment]
+    look = arrived.look()
+    assert (look.what, arrived.started, arrived.settle_s) == ("arriving", {}, [30.0])
     assert "is not complete yet" in look.sentence
-    begun.while_it_settles = lambda: None
-    assert begun.look().what == ("nothing" if change[1] is None else "started")
+    arrived.while_it_settles = lambda: None
+    assert arrived.look().what == ("nothing" if change[1] is None else "started")
 
 
-def test_files_wait_for_what_marks_their_folder_as_complete(begun: Site) -> None:
-    begun.files["/in/b"] = "1"
-    assert begun.sensor(complete=False).look(begun.start).what == "arriving"
-    assert begun.settle_s == [], "no time is spent"
+def test_files_wait_for_what_marks_their_folder_as_complete(arrived: Site) -> None:
+    assert arrived.sensor(complete=False).look(arrived.start).what == "arriving"
+    assert arrived.settle_s == [], "no time is spent"
 
 
 def test_a_file_that_vanishes_while_it_is_listed_is_no_error(begun: Site) -> None:
@@ -115,61 +118,58 @@ def test_a_file_that_vanishes_while_it_is_listed_is_no_error(begun: Site) -> Non
 
 
 @pytest.mark.parametrize("at", ["before the start", "after the start"])
-def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(begun: Site, at: str) -> None:
-    begun.files["/in/b"] = "1"
+def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(arrived: Site, at: str) -> None:
 
     def killed(key: str) -> str:
         if at == "after the start":
-            begun.start(key)
+            arrived.start(key)
         raise Killed
 
     with pytest.raises(Killed):
-        begun.sensor().look(killed)
-    assert begun.sensor().look().sentence == "Step 1 of the sensor waits for its run to be started."
-    assert "which an earlier look left" in begun.look().sentence
-    assert len(begun.started) == 1, "Prefect makes one flow run for a key"
-    assert (begun.look().what, len(begun.started)) == ("nothing", 1)
+        arrived.sensor().look(killed)
+    assert arrived.sensor().look().sentence == "Step 1 of the sensor waits for its run to be started."
+    assert "which an earlier look left" in arrived.look().sentence
+    assert len(arrived.started) == 1, "Prefect makes one flow run for a key"
+    assert (arrived.look().what, len(arrived.started)) == ("nothing", 1)
 
 
-def test_a_step_under_the_number_of_another_ends_the_look(begun: Site) -> None:
-    begun.files["/in/b"] = "1"
-    begun.look()
-    again = begun.store.read_json(layout.sensor_step("tiny", 1))
-    begun.store.create_once(layout.sensor_step("tiny", 2), again)
+def test_a_step_under_the_number_of_another_ends_the_look(arrived: Site) -> None:
+    arrived.look()
+    arrived.store.create_once(layout.sensor_step("tiny", 2), arrived.store.read_json(layout.sensor_step("tiny", 1)))
 
     def start(key: str) -> str:
-        assert begun.started[key] < 3, "the cursor moves to and fro"
-        return begun.start(key)
+        assert arrived.started[key] < 3, "the cursor moves to and fro"
+        return arrived.start(key)
 
     with pytest.raises(CorruptError, match=r"2.json is step 1 of the sensor"):
-        begun.sensor().look(start)
-    assert list(begun.started.values()) == [1]
+        arrived.sensor().look(start)
+    assert list(arrived.started.values()) == [1]
 
 
-def test_two_sensors_at_once_start_one_run(begun: Site) -> None:
-    begun.files["/in/b"] = "1"
+def test_two_sensors_at_once_start_one_run(arrived: Site) -> None:
     looks: list[Look] = []
-    begun.while_it_settles = lambda: (setattr(begun, "while_it_settles", lambda: None), looks.append(begun.look()))
-    looks.append(begun.look())
+    arrived.while_it_settles = lambda: (
+        setattr(arrived, "while_it_settles", lambda: None),
+        looks.append(arrived.look()),
+    )
+    looks.append(arrived.look())
     assert [one.sentence.partition(" ")[0] for one in looks] == ["/in/b", "Another"]
-    assert (list(begun.started.values()), begun.look().what) == ([1], "nothing")
+    assert (list(arrived.started.values()), arrived.look().what) == ([1], "nothing")
 
 
-def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(begun: Site) -> None:
-    begun.files["/in/b"] = "1"
-    begun.look()
-    cursor = begun.folder / layout.sensor_cursor("tiny")
+def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(arrived: Site) -> None:
+    arrived.look()
+    cursor = arrived.folder / layout.sensor_cursor("tiny")
     cursor.unlink()
-    for start in (None, begun.start):
+    for start in (None, arrived.start):
         with pytest.raises(UsageError, match="cursor of the sensor of tiny was deleted, so it is unknown which files"):
-            begun.sensor().look(start)
-    assert begun.sensor().reset("now") == "The 2 files of tiny that are there count as seen."
-    assert (begun.look().what, len(begun.started)) == ("nothing", 1)
+            arrived.sensor().look(start)
+    assert arrived.sensor().reset("now") == "The 2 files of tiny that are there count as seen."
+    assert (arrived.look().what, len(arrived.started)) == ("nothing", 1)
     cursor.unlink()
-    assert "No file of tiny counts as seen" in begun.sensor().reset("beginning")
-    look = begun.look()
-    assert (look.what, look.new, len(begun.started)) == ("started", 2, 2)
-    assert begun.look().what == "nothing"
+    assert "No file of tiny counts as seen" in arrived.sensor().reset("beginning")
+    look = arrived.look()
+    assert (look.what, look.new, len(arrived.started), arrived.look().what) == ("started", 2, 2, "nothing")
 
 
 def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None:
@@ -178,12 +178,11 @@ def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None
     assert begun.look().what == "started"
 
 
-def test_a_step_that_is_gone_is_one_sentence(begun: Site) -> None:
-    begun.files["/in/b"] = "1"
-    begun.look()
-    (begun.folder / layout.sensor_step("tiny", 0)).unlink()
+def test_a_step_that_is_gone_is_one_sentence(arrived: Site) -> None:
+    arrived.look()
+    (arrived.folder / layout.sensor_step("tiny", 0)).unlink()
     with pytest.raises(UsageError, match="Step 0 of the sensor of tiny is gone"):
-        begun.look()
+        arrived.look()
 
 
 def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +192,7 @@ def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: p
         assert begun.look().new == 1
     for n in range(8):
         (begun.folder / layout.sensor_step("tiny", n)).unlink()
-    assert begun.look().what == "nothing"
-    assert len(begun.started) == 10
+    assert (begun.look().what, len(begun.started)) == ("nothing", 10)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from data_contracts.load import load_spec
 from flows.cli import main
 from infra.store import Store, open_store
 from tasks.schedules import Sensor, sensor_of
+from tests.support.commands import json_of
 from tests.support.tiny import write_project
 
 SENSED = {"data": {"source": ["in/*/rows-{{ start }}.csv", "more.csv"], "window": {"path": "%Y-%m-%d"}}}
@@ -62,30 +62,21 @@ def test_a_folder_is_complete_when_its_done_file_is_there(tmp_path: Path) -> Non
     assert sensor.look(str).what == "started"
 
 
-def test_the_command_says_what_it_sees_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_the_command_says_what_it_sees_and_starts_nothing(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, sensor, store = project(tmp_path)
     words = ["sensor", str(root / "pipeline.yaml"), "--store", store.uri, "--json"]
     sensor.look(str)
     write(root, "more.csv")
     for _ in range(2):
-        assert main(words) == 0
-        said = json.loads(capsys.readouterr().out)
+        said = json_of(capsys, *words)
         assert (said["what"], said["new"]) == ("new", 1)
     assert main([*words, "--reset", "now"]) == 0
     capsys.readouterr()
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["what"] == "nothing"
+    assert json_of(capsys, *words)["what"] == "nothing"
     (tmp_path / "store/schedules/tiny/sensor/cursor").unlink()
-    assert main(words) == 2
-    assert "was deleted" in json.loads(capsys.readouterr().out)["error"]["message"]
-
-
-def test_a_spec_without_a_sensor_is_one_sentence(tmp_path: Path) -> None:
-    path = write_project(tmp_path / "tiny")
-    with pytest.raises(UsageError, match="schedule.sensor: the spec of tiny has no sensor"):
-        sensor_of(load_spec(path, []), path.parent, open_store(str(tmp_path / "store")))
+    assert "was deleted" in json_of(capsys, *words, code=2)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -96,12 +87,15 @@ def test_a_spec_without_a_sensor_is_one_sentence(tmp_path: Path) -> None:
         ({"sensor": {"done_file": "*"}}, "schedule.sensor.done_file"),
         ({"sensor": {"settle_s": -1}}, "schedule.sensor.settle_s"),
         ({"overlap": "wait"}, "schedule.overlap"),
+        ({}, "schedule.sensor: the spec of tiny has no sensor"),
     ],
 )
-def test_bad_settings_are_refused_with_the_fields_name(tmp_path: Path, schedule: dict[str, Any], said: str) -> None:
+def test_bad_settings_are_refused_with_the_fields_name(
+    tmp_path: Path, store: Store, schedule: dict[str, Any], said: str
+) -> None:
     path = write_project(tmp_path / "tiny", {"schedule": schedule})
     with pytest.raises(UsageError, match=said):
-        load_spec(path, [])
+        sensor_of(load_spec(path, []), path.parent, store)
 
 
 def test_a_name_that_is_not_text_is_one_sentence(tmp_path: Path) -> None:

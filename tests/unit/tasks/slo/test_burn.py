@@ -16,8 +16,7 @@ def nights(bad: set[int], *, number: int = 28, at: float = 3 * HOUR_S) -> list[P
 
 def minutely(bad_minutes: int) -> list[Point]:
     """An event in each minute of 28 days; the last ones are bad."""
-    number = int(WINDOW_S / 60)
-    return [Point(NOW - minute * 60, float(minute >= bad_minutes), 1.0) for minute in range(number)]
+    return [Point(NOW - minute * 60, float(minute >= bad_minutes), 1.0) for minute in range(int(WINDOW_S / 60))]
 
 
 def test_the_rates_of_the_workbook_follow_from_its_shares() -> None:
@@ -57,7 +56,6 @@ def test_a_short_outage_that_is_over_pages_nobody() -> None:
 
 
 def test_a_burn_rate_without_events_is_unknown() -> None:
-    assert burn([], 0.9, 0, 10) is None
-    assert burn([Point(5, 0.0, 0.0)], 0.9, 0, 10) is None
+    assert (burn([], 0.9, 0, 10), burn([Point(5, 0.0, 0.0)], 0.9, 0, 10)) == (None, None)
     assert burn([Point(5, 9.0, 10.0)], 0.9, 0, 10) == pytest.approx(1.0)
     assert burn([Point(5, 9.0, 10.0)], 0.9, 5, 10) is None

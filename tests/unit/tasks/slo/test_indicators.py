@@ -23,8 +23,7 @@ def run(verdict: str = "promoted", hours: float = 1.0, **changes: Any) -> Ledger
 
 
 def counted(measure: str, *runs: LedgerRun, **more: Any) -> tuple[float, float]:
-    objective = Objective.model_validate({"measure": measure, "target": 0.9, **more})
-    points = points_of(objective, runs, NOW.timestamp())
+    points = points_of(Objective.model_validate({"measure": measure, "target": 0.9, **more}), runs, NOW.timestamp())
     return sum(point.good for point in points), sum(point.total for point in points)
 
 
@@ -56,8 +55,7 @@ def counted(measure: str, *runs: LedgerRun, **more: Any) -> tuple[float, float]:
 def test_success_by_who_is_to_blame(verdict: str, cause: str, good: tuple[int, int], why: str | None) -> None:
     one = run(verdict, cause=cause)
     assert counted("success", one) == good
-    objective = Objective(measure="success", target=0.9)
-    assert left_out(objective, [one]) == ({} if why is None else {why: 1})
+    assert left_out(Objective(measure="success", target=0.9), [one]) == ({} if why is None else {why: 1})
 
 
 @pytest.mark.parametrize(

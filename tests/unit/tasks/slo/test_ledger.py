@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from data_contracts.executions import StageUsage
 from infra.store import Store, layout
 from tasks.slo import LedgerRun, read_ledger
-from tests.support.ledger_runs import generation, report, run_id_at, usage, write
+from tests.support.ledger_runs import failure, generation, report, run_id_at, usage, write
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
 BEGAN = NOW - timedelta(hours=5)
@@ -25,10 +24,6 @@ def only(store: Store, since: datetime = NOW - timedelta(days=28)) -> LedgerRun:
 
 def beat(store: Store, at: datetime, execution: str = "e1") -> None:
     store.pointer(layout.usage_beat(RUN, execution)).swap(None, {"at": at.timestamp(), "stage": "train"})
-
-
-def failure(cause: str) -> dict[str, Any]:
-    return {"cause": cause, "message": "", "remedy": "", "user_traceback": "", "details": {}}
 
 
 def test_a_run_that_ended(store: Store) -> None:
@@ -72,8 +67,7 @@ def test_a_run_that_ended_an_hour_ago_without_a_report_has_died(store: Store, ag
 def test_the_time_that_a_run_waits_for_a_person_is_not_its_own(store: Store) -> None:
     began, answered = BEGAN.timestamp(), BEGAN.timestamp() + 3 * 3600
     stage = StageUsage(name="promote", began=began + 10, ended=began + 20, status="waiting")
-    first = usage(RUN, BEGAN, BEGAN + HOUR, stages=[stage])
-    write(store, report(RUN, BEGAN, BEGAN + HOUR, "waiting"), first)
+    write(store, report(RUN, BEGAN, BEGAN + HOUR, "waiting"), usage(RUN, BEGAN, BEGAN + HOUR, stages=[stage]))
     assert (only(store).blame, only(store).seconds) == ("open", 3600)
     second = usage(RUN, BEGAN + 3 * HOUR, BEGAN + 4 * HOUR, execution="e2")
     assert second.began == answered
@@ -100,8 +94,3 @@ def test_a_record_of_use_that_names_another_run_or_execution_does_not_count(stor
     store.create_once(layout.usage(RUN, "e2", "ended"), usage("x", *long, execution="e2").to_json())
     store.create_once(layout.usage(RUN, "e3", "ended"), usage(RUN, BEGAN, NOW, execution="e1").to_json())
     assert sum(charge.node_seconds for charge in only(store).charges) == 3600
-
-
-def test_an_empty_store_has_no_runs(store: Store) -> None:
-    page = read_ledger(store, NOW - timedelta(days=28), NOW)
-    assert (page.runs, page.unreadable) == ([], [])

@@ -59,14 +59,14 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     """The value of each sample, by its name and its cause."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {metrics_token()}"})
-    families = list(text_format(connection.getresponse().read().decode()))
-    found = [one for family in families for one in family.samples]
+    found = [one for family in text_format(connection.getresponse().read().decode()) for one in family.samples]
     assert {(one.labels["pipeline"], one.labels["pool"]) for one in found} == {("tiny", "here")}
     return {(one.name.removeprefix("trainwright_"), one.labels.get("cause", "")): one.value for one in found}
 
 
-def test_two_crashes_and_what_failed_before_them_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+def test_two_crashes_and_what_failed_before_them_are_counted(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, scrapes = write_project(tmp_path / "tiny"), []
     for generation in range(3):
         port = free_port()

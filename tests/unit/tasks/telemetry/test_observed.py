@@ -6,40 +6,27 @@ import http.client
 import logging
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.executions import ExecutionUsage
-from data_contracts.resolved import Price
-from infra.processes.this_process import now_s
 from infra.store import open_store
 from infra.traces import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
 from tasks.run.run import Run
 from tasks.telemetry import observed, refuse_wrong_settings
+from tests.support.prometheus import free_port
 from tests.support.runs import make_run
+from tests.unit.tasks.telemetry.test_watched_run import at_work
 
 pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
-    usage = ExecutionUsage(
-        run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
-    )
-    run = make_run(open_store(str(tmp_path / "store")), spec={"train": {"launcher": "work-pool", "pool": "gpus"}})
-    run.live.meter = SimpleNamespace(so_far=usage)  # type: ignore[assignment]
-    return run
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    pooled = {"train": {"launcher": "work-pool", "pool": "gpus"}}
+    return at_work(make_run(open_store(str(tmp_path / "store")), spec=pooled))
 
 
 def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,8 +42,7 @@ def kept() -> Kept:
 
 
 def traced(kept: Kept) -> TracedRun:
-    spans: Any = kept
-    return TracedRun(make_run(), spans)
+    return TracedRun(make_run(), cast(Any, kept))
 
 
 def ended(name: str, status: Any) -> StageEnded:
@@ -54,18 +53,14 @@ def report(**changes: Any) -> Any:
     return SimpleNamespace(**{"verdict": "promoted", "error": None, **changes})
 
 
-def heard() -> NodeHeard:
-    return NodeHeard(1, Heartbeat(ranks=[RankReport(rank=2, step=7, measured=RankMeasures())]))
-
-
 def test_a_run_has_stages_nodes_and_ranks_below_each_other(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TRACEPARENT, raising=False)
     trace = traced(kept)
     trace(StageBegan("train", "tiny", "r1"))
     launch = Launch(training="trainings/k-0", generation=3, nodes=2, devices=1, traceparent=str(current()))
     trace(GangLaunched(launch, lambda: None))  # type: ignore[arg-type, return-value]
-    trace(heard())
-    trace(heard())
+    for _ in range(2):
+        trace(NodeHeard(1, Heartbeat(ranks=[RankReport(rank=2, step=7, measured=RankMeasures())])))
     node = NodeUsage(number=1, started=10.0, released=30.0)
     trace(GangReleased(GangUsage(stage="", where="x", generation=3, local=True, nodes=[node], ended="hung")))
     trace(ended("train", "failed"))
