@@ -18,13 +18,13 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 323,
-    "product statements": 45_700,
-    "test statements": 47_700,
+    "product statements": 45_000,
+    "test statements": 46_100,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
     "imports of our own modules inside functions": 38,
-    "uses of dict[str, Any]": 102,
+    "uses of dict[str, Any]": 99,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
