@@ -67,4 +67,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     for row in cells:
         made.add_row(*map(Text, row))
     console.print(made)
-    return "\n".join(filter(None, map(str.rstrip, page.getvalue().splitlines())))
+    lines = [line.rstrip() for line in page.getvalue().splitlines()]
+    return "\n".join(line for line in lines if line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from data_contracts.canonical import digest
@@ -138,7 +137,8 @@ def _changes(run: Run) -> list[str]:
 
 def _outer(name: str) -> set[str]:
     """A field and those that it lies in: `a.b.c` lies in `a.b` and `a`."""
-    return set(accumulate(name.split("."), "{}.{}".format))
+    parts = name.split(".")
+    return {".".join(parts[: length + 1]) for length in range(len(parts))}
 
 
 def _differing(before: Any, now: Any, prefix: str = "") -> list[str]:
