@@ -74,7 +74,7 @@ def measure_exact(root: Path, rows: int) -> dict[str, float]:
     sides = opened(root, train, test, [*columns, "label"], 200_000)
 
     def find():
-        return exact.find_shared(exact.record(sides, columns, ["label"], root), sides.sides, root)
+        return exact.find_shared(sides, exact.record(sides, columns, ["label"], root), root)
 
     shared, seconds, cpu = timed(find)
     [one] = shared.overlaps(sides.sides)
