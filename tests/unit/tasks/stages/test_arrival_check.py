@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import ContractRejected, SpecError, UsageError
+from data_contracts.errors import ContractRejected, UsageError
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
@@ -136,23 +136,7 @@ def test_days_without_a_file(spec: Path) -> None:
         validate(run_of(spec, "2026-06-01T12:00..2026-06-03T06:00", *asked))  # a part of the last day
 
 
-def test_a_setting_that_cannot_be_judged_is_refused(spec: Path) -> None:
-    with pytest.raises(SpecError, match=r"contract.arrival.max_age: '6 hours' is not a length of time"):
-        run_of(spec, SECOND, "contract.arrival.column=t", "contract.arrival.max_age=6 hours")
-    for settings, why in (
-        ({}, "contract.arrival: judges nothing; give max_age"),
-        ({"column": "t"}, "contract.arrival.column: has no effect without max_age or max_late"),
-        ({"max_age": "6h"}, "contract.arrival.max_age: needs a column of times"),
-        ({"max_late": 0.1}, "contract.arrival.max_late: needs a column of times"),
-        ({"min_share": 2, "max_share": 1}, "contract.arrival.min_share: is 2, more than max_share, 1; no data fits"),
-        ({"files": "daily"}, "contract.arrival.files: 'daily' is the same for every day"),
-        ({"files": "%H"}, "contract.arrival.files: '%H' has a time of day"),
-    ):
-        with pytest.raises(SpecError, match=why):
-            run_of(spec, SECOND, f"contract.arrival={json.dumps(settings)}")
-    for settings in ({"files": "%d"}, {"column": "t", "max_late": 0}):
-        with pytest.raises(SpecError, match=r"contract.arrival.\w+: needs data.window"):
-            open_run(read_spec(spec, [ALWAYS[0], f"contract.arrival={json.dumps(settings)}"]))
+def test_a_column_that_has_no_times_is_refused(spec: Path) -> None:
     for name, why in (("id", "is not a column of times"), ("u", "is not in the data; it has t, id.")):
         with pytest.raises(UsageError, match=rf"contract.arrival.column: {name} {why}"):
             validate(run_of(spec, SECOND, f"contract.arrival.column={name}", "contract.arrival.max_age=6h"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport
 from infra.contract.file_statistics import read_profile
 from tasks.queries.plan import plan
@@ -113,12 +111,3 @@ def test_a_sensitive_column_that_the_transform_keeps_is_masked(folder: Path) -> 
     run = opened(folder, E("column_values_to_be_between", column="a", min_value=2), sensitive=["a", "b"])
     assert shard.find_or_make(run, validate(run)).error is not None
     assert set(report_of(run).failures[0].values) == {"•••"}
-
-
-def test_what_cannot_be_is_refused_when_the_spec_is_read(folder: Path) -> None:
-    suite = json.dumps({"suite": "none.json"})
-    spec = write_project(folder)
-    with pytest.raises(SpecError, match=r"contract\.features\.suite: there is no file none\.json"):
-        open_run(read_spec(spec, [f"contract.features={suite}"]), recorded=False)
-    with pytest.raises(SpecError, match=r"contract\.features: needs shards\.format: parquet"):
-        open_run(read_spec(spec, ["contract.features.suite=suite.json", "shards.format=tfrecord"]), recorded=False)

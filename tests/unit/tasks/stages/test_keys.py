@@ -75,11 +75,6 @@ def test_a_file_that_an_argument_names_counts_as_code(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_an_error_names_the_set_whose_file_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"evaluate\.sets\.hard\.source\.0\.uri: no file matches nowhere\.csv"):
-        opened(tmp_path / "tiny", with_set("nowhere.csv"))
-
-
 def test_two_pipelines_that_would_share_pages_are_refused(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     opened(tmp_path / "one", {"name": "a_b"}, recorded=True, store_uri=store)

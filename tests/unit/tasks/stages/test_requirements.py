@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import GateNotMet, SpecError, UsageError
+from data_contracts.errors import GateNotMet, UsageError
 from data_contracts.handoffs import Dataset, Ref
-from data_contracts.load import load_spec
 from flows.cli import main
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
@@ -21,7 +20,7 @@ from tasks.stages.approval import met_requirements, refuse_early, signing_key
 from tests.support.reseal import reseal
 from tests.support.runs import make_run
 from tests.support.signed import MODEL, SUITE, SignedStore, pair
-from tests.support.tiny import SPEC, write_project
+from tests.support.tiny import SPEC
 
 ALL = ["contract", "clean_commit"]
 
@@ -122,22 +121,6 @@ def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:
     key, _, _ = pair(tmp_path / "keys")
     assert signing_key(run_of(made, "signed", sign=f"file:{tmp_path}/keys/{PRIVATE_FILE}")) == key
     assert signing_key(run_of(made)) is None
-
-
-@pytest.mark.parametrize(
-    ("promote", "words"),
-    [
-        ({"sign": "-----BEGIN PRIVATE KEY-----abcdef"}, "must name a key as file:PATH or env:NAME"),
-        ({"sign": ["file:a", "file:b"]}, "promote.sign"),
-        ({"require": ["signed", "signed"]}, "names signed twice"),
-        ({"require": ["blessed"]}, "promote.require"),
-    ],
-)
-def test_a_spec_with_two_signers_or_a_key_in_it_is_refused(promote: dict[str, Any], words: str, tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny", {"promote": promote})
-    with pytest.raises(SpecError, match=words) as refused:
-        load_spec(spec, ())
-    assert "abcdef" not in str(refused.value)
 
 
 def test_a_pair_of_keys_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

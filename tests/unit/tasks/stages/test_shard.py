@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError
 from infra.records.handoffs import verify_elsewhere
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
@@ -81,19 +80,6 @@ def test_a_broken_parent_is_neither_extended_nor_reused(nights: Nights) -> None:
     again = nights.shard()
     assert uris(again) == {again.ref.uri}
     assert again.ref.uri != second.ref.uri
-
-
-@pytest.mark.parametrize(
-    ("split", "sentence"),
-    [
-        ({"time": "a"}, r"append: and split.time with split.fractions exclude each other"),
-        ({"column": "a", "key": "id"}, r"append: and split.key beside split.column exclude each other"),
-        ({"time": "a", "boundaries": {"test": "2026-01-01"}, "key": "id"}, r"append: and split.key beside split.time"),
-    ],
-)
-def test_splits_that_look_at_old_rows_cannot_be_extended(nights: Nights, split: dict, sentence: str) -> None:
-    with pytest.raises(SpecError, match=sentence):
-        nights.open(split=split)
 
 
 def test_documents_that_are_not_divided_are_said(nights: Nights) -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from tasks.predict import resolve_input
@@ -69,20 +68,6 @@ def test_predict_reads_csv_as_the_training_did(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("a;b\n1;2\n")
     [source], _ = resolve_input(str(tmp_path / "new.csv"), [SourceSpec(uri="x.csv", csv=CsvSpec(separator=";"))])
     assert source.csv == CsvSpec(separator=";")
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ({"source": "a.parquet", "csv": {"separator": ";"}}, "data.csv: has no effect: no source is a CSV file"),
-        ({"source": {"uri": "a.jsonl", "csv": {}}}, "data.source.csv: is for CSV files"),
-        ({"source": "a.csv", "csv": {"separator": ";", "decimal": ";"}}, "data.csv.decimal"),
-        ({"source": "a.csv", "csv": {"separator": ",", "decimal": ","}}, "data.csv.decimal: and separator must differ"),
-    ],
-)
-def test_a_spec_whose_settings_cannot_be_is_refused(data: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=sentence):
-        load_spec(write_project(tmp_path / "tiny", {"data": data}))
 
 
 def test_sources_take_the_settings_of_data_unless_they_have_their_own(tmp_path: Path) -> None:
