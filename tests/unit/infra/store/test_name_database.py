@@ -21,7 +21,9 @@ def test_postgresql_is_reached_with_the_password_that_is_named(monkeypatch: pyte
 def test_a_password_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMES_PASSWORD", raising=False)
     approve_here("postgresql://me:env:NAMES_PASSWORD@db/names", "env:NAMES_PASSWORD")
-    with pytest.raises(UsageError, match=r"store\.pointers names .* is not set"):
+    with pytest.raises(
+        UsageError, match=r"store\.pointers names the environment variable NAMES_PASSWORD, which is not set"
+    ):
         Names("postgresql://me:env:NAMES_PASSWORD@db/names", "s3://b/p")
 
 

@@ -17,8 +17,12 @@ from infra.store.folder import FolderBackend
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
-PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
-PROBED["conditional_race"] = True
+PROBED = {
+    "conditional_create": True,
+    "conditional_large_create": True,
+    "conditional_overwrite": True,
+    "conditional_race": True,
+}
 
 
 def test_a_store_says_what_the_probe_found(store: Store) -> None:

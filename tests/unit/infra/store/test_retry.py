@@ -15,26 +15,14 @@ from infra.store import Lease, Store, layout, open_store
 from infra.store import lease as store_lease
 from infra.store.lease import ConductorWatch, Outage, patiently
 from tests.support.processes import a_process, identified
+from tests.unit.infra.store.test_lease import Time
 
 TRAINING = "trainings/k-0"
 
 
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
     monkeypatch.setattr(store_lease, "time", clock)
     return clock
 
@@ -65,7 +53,7 @@ def away(times: int) -> Callable[..., str]:
     return work
 
 
-def test_patiently_tries_until_the_store_is_back(clock: Clock) -> None:
+def test_patiently_tries_until_the_store_is_back(clock: Time) -> None:
     assert patiently(away(0)) == patiently(away(100)) == "done"
     assert clock.now == 1000 + 100 * store_lease.RETRY_S
     with pytest.raises(StorageUnavailable):
@@ -74,7 +62,7 @@ def test_patiently_tries_until_the_store_is_back(clock: Clock) -> None:
         patiently(lambda: 1 / 0)
 
 
-def test_an_outage_ends_or_becomes_too_long(clock: Clock) -> None:
+def test_an_outage_ends_or_becomes_too_long(clock: Time) -> None:
     outage = Outage(patience_s=10)
     work = away(2)
     assert not outage.tolerate(work)
@@ -90,7 +78,7 @@ def test_an_outage_ends_or_becomes_too_long(clock: Clock) -> None:
         outage.tolerate(work)
 
 
-def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Clock) -> None:
+def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Time) -> None:
     seen = watch(store)
     for _ in range(10):
         seen.look()
@@ -105,7 +93,7 @@ def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease,
 
 
 def test_a_store_that_is_away_is_not_a_silent_conductor(
-    store: Store, lease: Lease, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, lease: Lease, clock: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = watch(store)
     seen.look()
@@ -121,7 +109,7 @@ def test_a_store_that_is_away_is_not_a_silent_conductor(
         seen.look()
 
 
-def test_a_conductor_that_is_seen_dead_is_not_waited_for(store: Store, clock: Clock) -> None:
+def test_a_conductor_that_is_seen_dead_is_not_waited_for(store: Store, clock: Time) -> None:
     with a_process() as process:
         Lease.take(store, layout.lease(TRAINING), f"me@{identified(process)}")
         seen = watch(store)
@@ -145,7 +133,7 @@ ENDS: dict[str, tuple[Callable[[Store], object], type[TrainwrightError] | None]]
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_ends_a_node(end: str, store: Store, lease: Lease, clock: Clock) -> None:
+def test_what_ends_a_node(end: str, store: Store, lease: Lease, clock: Time) -> None:
     event, error = ENDS[end]
     seen = watch(store)
     seen.look()
