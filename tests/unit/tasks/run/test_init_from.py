@@ -20,6 +20,7 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import training_key
 from tests.support.damage import overwrite
+from tests.support.stored_checkpoints import stored_checkpoint
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -35,13 +36,10 @@ def opened(store: Store, init_from: Any, **train: Any) -> Run:
 
 
 def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:
-    writer = store.writer(layout.checkpoint("trainings/k-0", step, 0))
-    writer.put("state.json", b"{}")
-    ref = writer.seal("checkpoint", {"step": step}, {})
+    checkpoint = stored_checkpoint(store, step)
     if verified:
-        store.create_json(layout.verified(ref.uri), {"checkpoint": ref.to_json()})
-    fields = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
-    return Checkpoint(ref=ref, key="k", step=step, **fields)
+        store.create_json(layout.verified(checkpoint.ref.uri), {"checkpoint": checkpoint.ref.to_json()})
+    return checkpoint
 
 
 def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store: Store, tmp_path: Path) -> None:

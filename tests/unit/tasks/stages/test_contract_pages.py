@@ -17,25 +17,22 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
 from tasks.stages.artifacts import data_section
 from tasks.stages.validate import validate
+from tests.support.expectations import E
 from tests.support.tiny import write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
 
-def expectation(kind: str, **kwargs: object) -> dict:
-    return {"type": f"expect_{kind}", "kwargs": kwargs}
-
-
 SUITE = {
     "name": "s",
     "expectations": [
-        expectation("column_values_to_be_between", column="a", min_value=-1, max_value=1),
-        expectation("column_values_to_be_between", column="a", min_value=-100),
-        {**expectation("column_mean_to_be_between", column="b", min_value=5), "severity": "warning"},
-        expectation("column_values_to_not_be_null", column="c"),
-        expectation("column_values_to_be_between", column="id", min_value=0, max_value=987),
-        expectation("column_values_to_be_in_set", column="label", value_set=[0, 1]),
-        expectation("table_row_count_to_be_between", min_value=1),
+        E("column_values_to_be_between", column="a", min_value=-1, max_value=1),
+        E("column_values_to_be_between", column="a", min_value=-100),
+        E("column_mean_to_be_between", "warning", column="b", min_value=5),
+        E("column_values_to_not_be_null", column="c"),
+        E("column_values_to_be_between", column="id", min_value=0, max_value=987),
+        E("column_values_to_be_in_set", column="label", value_set=[0, 1]),
+        E("table_row_count_to_be_between", min_value=1),
     ],
 }
 

@@ -110,9 +110,3 @@ def test_a_task_may_take_the_share_of_memory_that_the_spec_names(
     del task["memory_share"]  # as an earlier version sends it
     do_cluster_task(task, installed(), False)
     assert shares == [1e-6, 0.8]
-
-
-def test_a_scratch_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    expected = pytest.raises(UsageError, match="contract.runner.scratch: no folder can be made in")
-    with expected, _shared_folder(ON_CLUSTER, str(tmp_path / "missing")):
-        pass

@@ -20,6 +20,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
+from tests.support.commands import output_of
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC
 
@@ -80,15 +81,13 @@ def test_the_command_prints_what_moved_and_ends_with_3_if_asked(
     run = run_of(spec)
     fixed = spec.parent / "fixed.json"
     fixed.write_bytes((Path(run.store.uri) / first.ref.uri / PROFILE_FILE).read_bytes())
-    assert main(["drift", str(spec)]) == 0
-    assert capsys.readouterr().out.startswith("There is no tiny@champion yet")
-    assert main(["drift", str(spec), "--against", "fixed.json", "--fail-on", "warning"]) == 0
-    assert capsys.readouterr().out.startswith("No column has moved against fixed.json.\n")
+    assert output_of(capsys, "drift", str(spec)).startswith("There is no tiny@champion yet")
+    arguments = ["drift", str(spec), "--against", "fixed.json"]
+    same = output_of(capsys, *arguments, "--fail-on", "warning")
+    assert same.startswith("No column has moved against fixed.json.\n")
     move(spec)
     out = tmp_path / "drift.json"
-    arguments = ["drift", str(spec), "--against", "fixed.json"]
-    assert main([*arguments, "--out", str(out)]) == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, *arguments, "--out", str(out))
     assert text.startswith("1 of 5 columns moved against fixed.json.\nrows then 600, now 600\n")
     assert "critical" in text
     assert main([*arguments, "--fail-on", "critical", "--json"]) == 3

@@ -15,6 +15,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
+from tests.support.expectations import E
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
@@ -27,10 +28,6 @@ def build(batch):
     pixels = pa.array([[1.0, 2.0]] * batch.num_rows)  # becomes a tensor, which no expectation reads
     return pa.RecordBatch.from_pydict({"id": batch["id"], "twice": twice, "pixels": pixels, "label": batch["label"]})
 """
-
-
-def E(name: str, **kwargs: Any) -> dict[str, Any]:
-    return {"type": f"expect_{name}", "kwargs": kwargs}
 
 
 IN_TWO = E("column_values_to_be_between", column="twice", min_value=-2, max_value=2)

@@ -9,12 +9,13 @@ import pytest
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import OnHold, UsageError
-from data_contracts.handoffs import Checkpoint, Receipt, Ref
+from data_contracts.handoffs import Receipt, Ref
 from infra.models import registry
 from infra.records.receipts import Holds
 from infra.store import Store, Versioned, layout, open_store
 from tasks.run.resolve import find_version
 from tasks.stages.rollback import release, rollback
+from tests.support.stored_checkpoints import stored_checkpoint
 from tests.unit.tasks.stages.test_promote import Place
 from tests.unit.tasks.stages.test_promote import place as place
 
@@ -27,11 +28,8 @@ def small(tmp_path: Path) -> Store:
     """A store with three versions and nothing else; the alias names the third."""
     store = open_store(str(tmp_path / "store"))
     for n in (1, 2, 3):
-        writer = store.writer(layout.checkpoint("trainings/k-0", n, 0))
-        ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
-        told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
         scores = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
-        version = registry.write_version(store, "tiny", Checkpoint(ref=ref, key="k", step=n, **told), scores, {}, {})
+        version = registry.write_version(store, "tiny", stored_checkpoint(store, n), scores, {}, {})
         found = registry.read_alias(store, "tiny", "champion")
         receipt = Receipt(decision="promoted", model="tiny", alias="champion", version=n, previous=n - 1 or None,
                           candidate=version.ref, sentence=f"tiny@champion is version {n}")  # fmt: skip
