@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -167,14 +165,6 @@ def test_a_lease_that_was_lost_is_not_renewed(folder_store: Store, time: Time, h
         lease.renew()
 
 
-@contextlib.contextmanager
-def held_by_a_process(store: Store, time: Time, path: str = PATH) -> Iterator[subprocess.Popen[bytes]]:
-    """A lease whose holder's process sleeps."""
-    with a_process() as process:
-        Lease.take(store, path, f"one@{identified(process)}", sleep=time.sleep, clock=time.monotonic)
-        yield process
-
-
 def test_the_holder_carries_its_process() -> None:
     mine = this_process()
     assert mine is not None, "these tests need /proc"
@@ -186,7 +176,8 @@ def test_the_holder_carries_its_process() -> None:
 
 
 def test_a_lease_whose_holder_is_seen_dead_is_taken_at_once(folder_store: Store, time: Time) -> None:
-    with held_by_a_process(folder_store, time) as process:
+    with a_process() as process:
+        take(folder_store, f"one@{identified(process)}", time)
         os.kill(process.pid, signal.SIGSTOP)
 
         def killed() -> None:

@@ -116,17 +116,12 @@ def test_what_is_not_a_lease_is_refused(folder_store: Store, value: Any) -> None
 OLD = b'{"schema_version":1,"name":"x"}'
 
 
-def of_before(folder: Path) -> Store:
-    """A store that an earlier Trainwright made."""
-    folder.mkdir()
-    (folder / layout.STORE).write_bytes(b'{"made":"t","pointers":"store","probe":{},"schema":1}')
-    return open_store(str(folder))
-
-
 def test_earlier_records_are_read_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = of_before(tmp_path / "store")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / layout.STORE).write_bytes(b'{"made":"t","pointers":"store","probe":{},"schema":1}')
+    store = open_store(str(tmp_path / "store"))
     # A command that another test carried out in this process has set up the log.
     log = logging.getLogger("trainwright")
     for name, value in {"handlers": [], "propagate": True, "disabled": False}.items():

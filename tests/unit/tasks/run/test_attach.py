@@ -58,23 +58,6 @@ def opened(spec: Path, key: str = "k") -> Run:
     return open_run(read_spec(spec), options=RunOptions(key=key, trigger="ci"))
 
 
-def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
-    """The answers of two processes with one key: the second comes and waits before the first goes on."""
-    caplog.set_level("INFO")
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
-    threads[0].start()
-    assert line.begun.wait(60)
-    threads[1].start()
-    while "another process carries out the run" not in caplog.text:
-        assert threads[1].is_alive(), "it did not wait"
-        time.sleep(0.01)
-    line.gate.set()
-    for thread in threads:
-        thread.join(60)
-    return answers
-
-
 def test_a_final_verdict_is_answered_at_once_even_while_the_lease_is_held(spec: Path) -> None:
     line = Line(ContractRejected("no"))
     first = attach(line)(opened(spec))
@@ -135,8 +118,20 @@ def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
 def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside(
     spec: Path, caplog: pytest.LogCaptureFixture, error: Exception, calls: int
 ) -> None:
+    """The second comes and waits before the first goes on."""
+    caplog.set_level("INFO")
     line = Line(error, error, gate=threading.Event())
-    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
+    threads[0].start()
+    assert line.begun.wait(60)
+    threads[1].start()
+    while "another process carries out the run" not in caplog.text:
+        assert threads[1].is_alive(), "it did not wait"
+        time.sleep(0.01)
+    line.gate.set()
+    for thread in threads:
+        thread.join(60)
     assert line.calls == calls
     assert ([one.sentence for one in answers], answers[0] == answers[1]) == ([str(error)] * 2, calls == 1)
 

@@ -95,10 +95,18 @@ REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
         CorruptError,
         "state.json does not hold the bytes that were sealed",
     ),
+    "marked as verified by another's mark": (
+        lambda store, uri: store.create_json(
+            layout.verified(uri), {"checkpoint": sealed(store, 16, verified=False).ref.to_json()}
+        ),
+        {"verified": False},
+        CorruptError,
+        "8-g0 is not the checkpoint that was verified",
+    ),
 }
 
 
-OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0"), "no such model": "digits@champion"}
+OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0")}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -108,10 +116,3 @@ def test_refused_before_anything_starts(case: str, store: Store) -> None:
     with pytest.raises(kind) as caught:
         opened(store, OTHERS.get(case, URI))
     assert sentence in str(caught.value)
-
-
-def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
-    other = sealed(store, 16)
-    store.create_json(layout.verified(sealed(store, verified=False).ref.uri), {"checkpoint": other.ref.to_json()})
-    with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
-        opened(store, URI)

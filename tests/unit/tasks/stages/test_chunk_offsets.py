@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import CUT
 from infra.store import Store
 from tasks.run.run import Run, open_run
@@ -83,15 +82,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path / "tiny", monkeypatch)
 
 
-def report_of(run: Run) -> ContractReport:
-    key = validate.contract_key(run)
-    report = validate.make_report(run, key).handoff
-    return report
-
-
 def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
     run = project.run()
-    report = report_of(run)
+    report = validate.make_report(run, validate.contract_key(run)).handoff
     assert report.accepted
     dataset = shard._make(run, report)
     # Two documents of equal bytes are one cut; and both stages read by it.

@@ -17,12 +17,15 @@ from tests.support.tiny import SPEC
 COLUMNS = ["id", "bill_depth_mm", "year", "words", "species"]
 
 
-def checked(target: str | int | None = None, columns: Sequence[str] = COLUMNS, **train: Any) -> None:
+def checked(
+    target: str | int | None = None, columns: Sequence[str] = COLUMNS, *, sensitive: bool = False, **train: Any
+) -> None:
     metric = {"logged": "val_loss"} if target is None else {"class_path": "net.Metric", "target": target}
     check_columns(
         TrainSpec.model_validate({"lightning": {}, "global_batch_size": 8, **train}),
         EvaluateSpec.model_validate({"metrics": {"accuracy": {**metric, "mode": "max"}}}),
         columns,
+        sensitive=sensitive,
     )
 
 
@@ -78,14 +81,8 @@ def test_what_is_there_is_taken(train: dict[str, Any], target: str | int | None)
 
 @pytest.mark.parametrize(("train", "target"), [({"batch": ["jane@x.exampl"]}, None), ({}, "jane@x.exampl")])
 def test_of_sensitive_data_only_names_of_the_spec_are_told(train: dict[str, Any], target: str | None) -> None:
-    metric = {"logged": "val_loss"} if target is None else {"class_path": "net.Metric", "target": target}
     with pytest.raises(UsageError, match="It has 2 columns, whose names are withheld") as caught:
-        check_columns(
-            TrainSpec.model_validate({"lightning": {}, "global_batch_size": 8, **train}),
-            EvaluateSpec.model_validate({"metrics": {"accuracy": {**metric, "mode": "max"}}}),
-            ["id", "jane@x.example"],
-            sensitive=True,
-        )
+        checked(target, ["id", "jane@x.example"], sensitive=True, **train)
     assert "jane@x.example" not in str(caught.value.to_json())
 
 

@@ -53,13 +53,8 @@ def test_a_run_of_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_relea
     assert back(place.store, reason="recall fell").sentence == (
         'tiny@champion went back from version 2 to version 1: "recall fell"'
     )
-    with pytest.raises(OnHold) as raised:
+    with pytest.raises(OnHold, match=r'ann rolled version 2 back at 2126-11-22 19:00 UTC \("recall fell"\)'):
         place.promoted(2, run_id="later")
-    assert str(raised.value) == (
-        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22 19:00 UTC "
-        '("recall fell"); tiny@champion stays at version 1. '
-        "Lift the hold with `trainwright release tiny@champion 2 --reason WHY` and run again, or train other weights."
-    )
     receipt = release(place.store, "tiny", "champion", 2, "the test set was wrong", BOB)
     assert receipt.sentence == (
         'tiny@champion stays version 1; version 2 was released from hold by bob: "the test set was wrong"'

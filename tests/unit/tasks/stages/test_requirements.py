@@ -70,16 +70,6 @@ def test_what_is_known_at_the_start_is_refused_there(
     assert refused.value.remedy
 
 
-def contract_with(made: SignedStore, suite: dict[str, Any] | None, report: dict[str, Any]) -> None:
-    """Seal another contract report in the dataset's lineage."""
-    folder = made.root / "contracts" / "c-0"
-    handoff = {**json.loads((folder / "handoff.json").read_bytes()), **report}
-    files = {"handoff.json": json.dumps(handoff).encode()}
-    ref = reseal(made.root, "contracts/c-0", files, lambda settings: settings.update(suite=suite))
-    parents = [ref.to_json()] if suite is not None else []
-    made.dataset = reseal(made.root, "datasets/d-0", provenance=lambda about: about.update(parents=parents))
-
-
 BROKEN = {"expectation": "expect_column_to_exist", "column": "a", "severity": "critical", "rows": 1, "sentence": "x"}
 WARNING = {"expectations": [{**SUITE["expectations"][0], "severity": "warning"}]}
 
@@ -97,7 +87,13 @@ WARNING = {"expectations": [{**SUITE["expectations"][0], "severity": "warning"}]
 def test_a_contract_that_says_too_little_is_not_enough(
     suite: dict[str, Any] | None, report: dict[str, Any], words: str, made: SignedStore
 ) -> None:
-    contract_with(made, suite, report)
+    """Another contract report is in the dataset's lineage."""
+    folder = made.root / "contracts" / "c-0"
+    handoff = {**json.loads((folder / "handoff.json").read_bytes()), **report}
+    files = {"handoff.json": json.dumps(handoff).encode()}
+    ref = reseal(made.root, "contracts/c-0", files, lambda settings: settings.update(suite=suite))
+    parents = [ref.to_json()] if suite is not None else []
+    made.dataset = reseal(made.root, "datasets/d-0", provenance=lambda about: about.update(parents=parents))
     with pytest.raises(GateNotMet, match=f"asks for contract, and {words}"):
         judged(made, "contract")
 
