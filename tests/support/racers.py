@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 from infra.store import Lease, PointerMoved, open_store
 
@@ -79,14 +80,10 @@ def _seal(store: Any, turn: int, number: int, barrier: Any) -> bool:
     return manifest.provenance == {"by": number}
 
 
-def _give_up(seconds: float) -> None:
-    raise InterruptedError
-
-
 def _lease(store: Any, turn: int, number: int, barrier: Any) -> bool:
     barrier.wait(60)
     try:
-        lease = Lease.take(store, f"lease-{turn}", str(number), patience_s=60, sleep=_give_up)
+        lease = Lease.take(store, f"lease-{turn}", str(number), patience_s=60, sleep=Mock(side_effect=InterruptedError))
     except InterruptedError:
         return False
     return lease.token == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,10 +106,7 @@ def test_a_store_that_is_away_does_not_end_a_lease(
     folder_store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(folder_store, "one", time)
-
-    def away(self: object) -> None:
-        raise StorageUnavailable("The store does not answer.")
-
+    away = Mock(side_effect=StorageUnavailable("The store does not answer."))
     with monkeypatch.context() as patch:
         time.at[20] = lambda: patch.setattr(Pointer, "read", away)
         with pytest.raises(StorageUnavailable):

@@ -18,6 +18,7 @@ from infra import scratch
 from infra.store import Manifest, Store, seal
 from infra.store.backend import Backend
 from infra.store.seal import copy_of
+from tests.support.processes import SLEEP, a_process
 from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[4]
@@ -143,17 +144,10 @@ def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: 
 from pathlib import Path
 from infra.store import seal
 assert seal.hold(Path({str(held)!r}))
-print("held", flush=True)
-input()
+{SLEEP}
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    with pytest.raises(UsageError, match="0 bytes free"):
+    with a_process(program), pytest.raises(UsageError, match="0 bytes free"):
         seal.make_room(tmp_path, 1, "it")
-    process.communicate("\n")
     seal.make_room(tmp_path, 1, "it")
     assert not held.exists()
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, TrainwrightError, UsageError, from_json
+from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
+from tests.support.users import NOBODY, as_user, open_to_all
 
 PROBED = {
     "conditional_create": True,
@@ -105,38 +105,6 @@ def test_a_server_without_conditional_writes_is_refused(s3: S3Server, what: str,
 # Who may not, and what does not answer.
 
 
-def as_nobody(work: Callable[[], object]) -> TrainwrightError | None:
-    """What `work` raises in a child process without root's rights."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-        try:
-            work()
-            answer = b""
-        except TrainwrightError as error:
-            answer = json.dumps(error.to_json()).encode()
-        except BaseException as error:
-            answer = json.dumps({"cause": "internal", "message": repr(error)}).encode()
-        os.write(writing, answer)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return from_json(json.loads(answer)) if answer else None
-
-
-def open_to_all(folder: Path) -> None:
-    while folder != folder.parent:
-        if folder.stat().st_uid == os.getuid():
-            folder.chmod(folder.stat().st_mode | 0o055)
-        folder = folder.parent
-
-
 @pytest.mark.parametrize("what", ["make", "create", "swap", "list"])
 def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: str) -> None:
     open_to_all(tmp_path / "store")
@@ -153,13 +121,17 @@ def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: 
         "swap": (lambda: pointer.swap(held, 2), "p in "),
         "list": (lambda: folder_store.list("closed"), "closed in "),
     }[what]
-    error = as_nobody(work)
+    where = tmp_path / ("other" if what == "make" else "store")
+
+    def refused() -> None:
+        with pytest.raises(UsageError) as raised:
+            work()
+        assert raised.value.message == f"This user may not use {named}the store {where} (Permission denied)."
+        assert raised.value.remedy == "Give this user permission for the folder, or name another store."
+
+    as_user(NOBODY, refused)
     for folder in (tmp_path, tmp_path / "store", tmp_path / "store/.tmp"):
         folder.chmod(0o700)
-    assert isinstance(error, UsageError)
-    where = tmp_path / ("other" if what == "make" else "store")
-    assert error.message == f"This user may not use {named}the store {where} (Permission denied)."
-    assert error.remedy == "Give this user permission for the folder, or name another store."
 
 
 def test_a_store_that_may_only_be_read_is_read(folder_store: Store, tmp_path: Path) -> None:
@@ -172,7 +144,7 @@ def test_a_store_that_may_only_be_read_is_read(folder_store: Store, tmp_path: Pa
     def work() -> None:
         assert open_store(folder_store.uri).read("x") == b"1"
 
-    assert as_nobody(work) is None
+    as_user(NOBODY, work)
 
 
 @pytest.mark.parametrize("uri", ["file", "file/below", "/proc/store"])

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra import code_bundle
 from infra.store import Store, open_store
-
-NOBODY, COLLEAGUE, GROUP = 65534, 65533, 65534
+from tests.support.users import COLLEAGUE, GROUP, NOBODY, as_user, open_to_all
 
 
 def filled(root: Path) -> Store:
@@ -45,33 +42,10 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and path.parent.name != ".locks"]
 
 
-def as_user(uid: int, work: Callable[[], object], umask: int = 0o022) -> None:
-    """Do `work` in a process of another user."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setresgid(GROUP, GROUP, GROUP)
-            os.setresuid(uid, uid, uid)
-            os.umask(umask)
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 @pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
+def shared(tmp_path: Path) -> Path:
     """A folder that every user can reach and write to."""
-    folder = tmp_path
-    while folder != Path(folder.anchor):
-        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-        folder = folder.parent
+    open_to_all(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
     place.chmod(0o2777)
@@ -98,32 +72,32 @@ def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path,
 
 
 @pytest.mark.root
-def test_a_user_cannot_write_in_place_and_can_do_all_else(open_to_all: Path) -> None:
+def test_a_user_cannot_write_in_place_and_can_do_all_else(shared: Path) -> None:
     def work() -> None:
-        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
-        store = filled(open_to_all / "store")
-        for path in files(open_to_all / "store"):
+        os.environ["TRAINWRIGHT_HOME"] = str(shared / "home")
+        store = filled(shared / "store")
+        for path in files(shared / "store"):
             with pytest.raises(PermissionError):
                 path.write_bytes(b"")
         [bundle] = store.list("code")
-        laid_out = code_bundle.unpack(store, store.manifest(f"code/{bundle}").ref, open_to_all / "unpacked")
+        laid_out = code_bundle.unpack(store, store.manifest(f"code/{bundle}").ref, shared / "unpacked")
         (laid_out / "mine.py").write_text("changed\n")
         store.remove("datasets/k-0", why="a test", by="a test")
         assert not store.exists("datasets/k-0/a")
-        shutil.rmtree(shutil.copytree(open_to_all / "store", open_to_all / "copy"))
-        shutil.rmtree(open_to_all / "store")
+        shutil.rmtree(shutil.copytree(shared / "store", shared / "copy"))
+        shutil.rmtree(shared / "store")
 
     as_user(NOBODY, work)
 
 
 @pytest.mark.root
-def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
-    store = open_to_all / "store"
+def test_a_store_of_a_group_is_everybodys_in_it(shared: Path) -> None:
+    store = shared / "store"
     store.mkdir()
     store.chmod(0o2770)
 
     def work() -> None:
-        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
+        os.environ["TRAINWRIGHT_HOME"] = str(shared / "home")
         filled(store)
 
     as_user(NOBODY, work, umask=0o002)

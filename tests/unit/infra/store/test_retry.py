@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,15 +44,8 @@ def watch(store: Store) -> ConductorWatch:
 
 
 def away(times: int) -> Callable[..., str]:
-    left = [times]
-
-    def work(*_: object) -> str:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise StorageUnavailable("the store is away.")
-        return "done"
-
-    return work
+    """What a store that is away answers, and `done` after so many times."""
+    return Mock(side_effect=chain(repeat(StorageUnavailable("the store is away."), times), repeat("done")))
 
 
 def test_patiently_tries_until_the_store_is_back(clock: Time) -> None:

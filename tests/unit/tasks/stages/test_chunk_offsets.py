@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -138,13 +139,10 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), CorruptError("damaged"), UsageError("not permitted")])
 def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def manifest(uri: str) -> None:
-        raise error
-
     store = Store(Memory(), {})
     monkeypatch.setattr(store, "attempts", lambda area, key: [0, 1])
     monkeypatch.setattr(store, "claim", lambda uri: True)
-    monkeypatch.setattr(store, "manifest", manifest)
+    monkeypatch.setattr(store, "manifest", Mock(side_effect=error))
     assert contract_check._known(make_run(store), "key", ["document"]) == {}
 
 

@@ -201,11 +201,8 @@ def test_a_long_comparison_reports_that_it_goes_on(
 ) -> None:
     monkeypatch.setattr(worker, "REPORT_S", 0)
     reports: list[int] = []
-
-    def run_here(run: Run, child: Any, request: Any) -> ContaminationReport:
-        return worker.main(request, lambda report: reports.append(report.done))
-
-    monkeypatch.setattr(stage, "run_here", run_here)
+    compare = lambda run, child, request: worker.main(request, lambda report: reports.append(report.done))  # noqa: E731
+    monkeypatch.setattr(stage, "run_here", compare)
     shard.find_or_make(opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]}), None)
     assert reports == list(range(1, len(reports) + 1))
     assert len(reports) > 5  # a block of each shard, the records, and the shards of which rows are dropped

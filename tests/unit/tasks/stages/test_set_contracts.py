@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -99,17 +100,11 @@ def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(
     assert validate.find_or_make(alone).status == "ran"
     run = opened(folder)
     assert plan(run, [validate])[0].why.startswith("the rows of evaluate.sets.hard are not checked yet")
-    asked: list[int] = []
-    real = contract_check.run_here
-
-    def run_here(run: Run, child: Any, request: Any, **more: Any) -> Any:
-        asked.append(len(request.files))
-        assert request.files[0].uri.endswith("hard.csv")
-        return real(run, child, request, **more)
-
-    monkeypatch.setattr(contract_check, "run_here", run_here)
+    checked = Mock(wraps=contract_check.run_here)
+    monkeypatch.setattr(contract_check, "run_here", checked)
     assert validate.find_or_make(run).status == "ran"
-    assert asked == [1]
+    [call] = checked.call_args_list
+    assert [Path(file.uri).name for file in call.args[2].files] == ["hard.csv"]
 
 
 def test_the_dataset_of_a_set_names_the_report_that_accepted_it(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,12 +67,8 @@ def test_a_panic_of_a_library_is_a_failure_and_no_stop(
     spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
-
-    def check() -> None:
-        raise panic("index out of bounds")
-
     run = opened(spec, store)
-    monkeypatch.setattr(stopping, "check", check)
+    monkeypatch.setattr(stopping, "check", Mock(side_effect=panic("index out of bounds")))
     with pytest.raises(panic):
         validate(run)
     assert (run.live.results["validate"].status, run.live.results["validate"].sentence) == (
