@@ -27,8 +27,8 @@ TRAINING = "trainings/k-0"
 class Listener:
     """A port that nobody may connect to."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, server: socket.socket) -> None:
+        self._socket = server
         self._socket.setblocking(False)
         port = self._socket.getsockname()[1]
         self.url = f"postgresql://x:env:SECRETENV_TOKEN@127.0.0.1:{port}/n?sslmode=disable"
@@ -40,16 +40,12 @@ class Listener:
             return False
         return True
 
-    def close(self) -> None:
-        self._socket.close()
-
 
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     monkeypatch.setenv("SECRETENV_TOKEN", "the-secret")
-    listener = Listener()
-    yield listener
-    listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Listener(server)
 
 
 @pytest.fixture

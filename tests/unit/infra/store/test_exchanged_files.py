@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +161,6 @@ CASES: dict[str, tuple[Callable[[Store, int, Path], Ref], Use]] = {
     "code": (code, code_of),
     "signed digests": (imported, sha256_of),
 }
-
-
-@pytest.fixture(autouse=True)
-def disarmed() -> Iterator[None]:
-    global _armed
-    yield
-    _armed = None
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "renamed"])

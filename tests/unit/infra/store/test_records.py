@@ -60,7 +60,6 @@ WRONG = {
 def test_what_is_not_a_record_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptError, match="^p is ") as raised:
         read_record("p", data)
-    assert raised.value.details == {"file": "p"}
     assert "\n" not in raised.value.message
 
 

@@ -6,14 +6,13 @@ import contextlib
 import signal
 from collections.abc import Callable
 from itertools import chain, repeat
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from infra.store import Lease, Store, layout, open_store
+from infra.store import Lease, Store, layout
 from infra.store import lease as store_lease
 from infra.store.lease import ConductorWatch, Outage, patiently
 from tests.support.processes import a_process, identified
@@ -30,13 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def lease(store: Store) -> Lease:
-    return Lease.take(store, layout.lease(TRAINING), "me")
+def lease(folder_store: Store) -> Lease:
+    return Lease.take(folder_store, layout.lease(TRAINING), "me")
 
 
 def watch(store: Store) -> ConductorWatch:
@@ -73,8 +67,8 @@ def test_an_outage_ends_or_becomes_too_long(clock: Time) -> None:
         outage.tolerate(work)
 
 
-def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Time) -> None:
-    seen = watch(store)
+def test_a_beat_that_moves_is_a_conductor_that_lives(folder_store: Store, lease: Lease, clock: Time) -> None:
+    seen = watch(folder_store)
     for _ in range(10):
         seen.look()
         clock.sleep(59)
@@ -88,12 +82,12 @@ def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease,
 
 
 def test_a_store_that_is_away_is_not_a_silent_conductor(
-    store: Store, lease: Lease, clock: Time, monkeypatch: pytest.MonkeyPatch
+    folder_store: Store, lease: Lease, clock: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = watch(store)
+    seen = watch(folder_store)
     seen.look()
     with monkeypatch.context() as patch:
-        patch.setattr(store, "exists", away(10**6))
+        patch.setattr(folder_store, "exists", away(10**6))
         for _ in range(8):
             clock.sleep(100)
             seen.look()
@@ -104,17 +98,17 @@ def test_a_store_that_is_away_is_not_a_silent_conductor(
         seen.look()
 
 
-def test_a_conductor_that_is_seen_dead_is_not_waited_for(store: Store, clock: Time) -> None:
+def test_a_conductor_that_is_seen_dead_is_not_waited_for(folder_store: Store, clock: Time) -> None:
     with a_process() as process:
-        Lease.take(store, layout.lease(TRAINING), f"me@{identified(process)}")
-        seen = watch(store)
+        Lease.take(folder_store, layout.lease(TRAINING), f"me@{identified(process)}")
+        seen = watch(folder_store)
         process.send_signal(signal.SIGSTOP)
         seen.look()
         process.kill()
     clock.sleep(1)
     with pytest.raises(NodeLost, match=rf"has died: its process {process.pid} has ended\."):
         seen.look()
-    Lease.take(store, layout.lease(TRAINING), "another")
+    Lease.take(folder_store, layout.lease(TRAINING), "another")
     clock.sleep(1)
     with pytest.raises(Fenced):
         seen.look()
@@ -128,11 +122,11 @@ ENDS: dict[str, tuple[Callable[[Store], object], type[TrainwrightError] | None]]
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_ends_a_node(end: str, store: Store, lease: Lease, clock: Time) -> None:
+def test_what_ends_a_node(end: str, folder_store: Store, lease: Lease, clock: Time) -> None:
     event, error = ENDS[end]
-    seen = watch(store)
+    seen = watch(folder_store)
     seen.look()
-    event(store)
+    event(folder_store)
     seen.look()  # asked again too soon: nothing is read
     clock.sleep(0.6)
     ended = pytest.raises(error, match="Generation 0 of trainings/k-0") if error else contextlib.nullcontext()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -192,17 +194,9 @@ def test_a_newer_schema_is_not_passed_over(store: Store, monkeypatch: pytest.Mon
 def test_a_removal_that_was_cut_off(folder_store: Store, monkeypatch: pytest.MonkeyPatch, deletes: int) -> None:
     """The tombstone counts from the start, the manifest is the first to go, and a second call ends it."""
     make(folder_store)
-    left, delete = deletes, type(folder_store._backend).delete
-
-    def cut_off(backend: object, path: str) -> None:
-        nonlocal left
-        if not left:
-            raise KeyboardInterrupt
-        left -= 1
-        delete(backend, path)
-
+    ends = chain(repeat(DEFAULT, deletes), [KeyboardInterrupt])
     with monkeypatch.context() as patch:
-        patch.setattr(type(folder_store._backend), "delete", cut_off)
+        patch.setattr(folder_store._backend, "delete", Mock(wraps=folder_store._backend.delete, side_effect=ends))
         with pytest.raises(KeyboardInterrupt):
             folder_store.remove(URI, why="", by="")
     assert folder_store.exists(f"{URI}/manifest.json") == (deletes == 0)

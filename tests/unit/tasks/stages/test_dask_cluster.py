@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from distributed.scheduler import KilledWorker
@@ -22,18 +22,9 @@ from tasks.stages.shard import dataset_key
 ADDRESS = "tcp://scheduler:8786"
 
 
-@dataclass
-class Told:
+def a_future(status: str, result: Any = None, *, error: Exception | None = None) -> Mock:
     """A future as the client sees it."""
-
-    status: str
-    answer: Any = None
-
-    def exception(self) -> Any:
-        return self.answer if self.status == "error" else None
-
-    def result(self) -> Any:
-        return self.answer
+    return Mock(status=status, result=Mock(return_value=result), exception=Mock(return_value=error))
 
 
 @pytest.fixture
@@ -43,27 +34,31 @@ def tasks(tmp_path: Path) -> _ClusterTasks:
 
 def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks) -> None:
     error = UsageError("no rows").to_json()
-    assert tasks._outcome(1, Told("finished")) == ClusterTaskOutcome()
-    assert tasks._outcome(1, Told("finished", error)) == ClusterTaskOutcome(error=error)
+    assert tasks._outcome(1, a_future("finished")) == ClusterTaskOutcome()
+    assert tasks._outcome(1, a_future("finished", error)) == ClusterTaskOutcome(error=error)
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "sentence"),
+    ("future", "kind", "sentence"),
     [
-        (Told("lost"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
-        (Told("cancelled"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
-        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"^Piece 7 of the validate stage ended 4 .* {ADDRESS}"),
+        (a_future("lost"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
+        (a_future("cancelled"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
         (
-            Told("error", ModuleNotFoundError("no tasks")),
+            a_future("error", error=KilledWorker("k", None, 3)),
+            NodeLost,
+            f"^Piece 7 of the validate stage ended 4 .* {ADDRESS}",
+        ),
+        (
+            a_future("error", error=ModuleNotFoundError("no tasks")),
             UsageError,
             r"could not begin piece 7 .* \(.*no tasks\)",
         ),
     ],
     ids=["lost", "cancelled", "killed", "unlike"],
 )
-def test_what_ends_a_task_has_a_cause(tasks: _ClusterTasks, told: Told, kind: type[Exception], sentence: str) -> None:
+def test_what_ends_a_task_has_a_cause(tasks: _ClusterTasks, future: Mock, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
-        tasks._outcome(7, told)
+        tasks._outcome(7, future)
 
 
 @pytest.mark.usefixtures("home")
