@@ -111,7 +111,7 @@ def test_changed_bytes_are_refused(kept: Store, backend: NamedBackend, objects: 
         kept.read("x")
 
 
-def test_a_pointer_that_moves_while_it_is_read(kept: Store, backend: NamedBackend, objects: Careless) -> None:
+def test_a_pointer_that_moves_while_it_is_read(kept: Store) -> None:
     """Its old object is gone when the reader comes for it."""
     pointer = kept.pointer("p")
     held = pointer.create(0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +18,6 @@ from infra.store.backend import Backend
 from infra.store.seal import copy_of
 from tests.support.processes import SLEEP, a_process
 from tests.support.s3 import S3Server
-
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -60,40 +56,26 @@ def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Stor
     assert [fault["times"] for fault in s3.clear()] == [1], "asked once: another try cannot help"
 
 
-DOWNLOADING = """
-import sys, time
-from pathlib import Path
-from infra import scratch
-
-with scratch.make("copy", root=Path(sys.argv[1])) as folder:
-    (folder.path / "copy").mkdir()
-    (folder.path / "copy" / "a").write_bytes(b"aa")
-    print(folder.path, flush=True)
-    time.sleep(600)
-"""
-
-
 def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
     base = tmp_path / "cache"
     (base / "other").mkdir(parents=True)
     old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch.SWEEP_AFTER_S
-    left: list[Path] = []
-    for is_killed in (True, False):
-        process = subprocess.Popen(
-            [sys.executable, "-c", DOWNLOADING, str(base)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert process.stdout is not None
-        left.append(Path(process.stdout.readline().strip()))
-        os.utime(left[-1] / scratch.NOTE, (old, old))
-        if is_killed:
-            process.kill()
-            process.communicate()
-    try:
+    program = f"""
+from pathlib import Path
+from infra import scratch
+with scratch.make("copy", root=Path({str(base)!r})) as folder:
+    (folder.path / "copy").mkdir()
+    (folder.path / "copy" / "a").write_bytes(b"aa")
+    {SLEEP}
+"""
+    with a_process(program):
+        [killed] = [path for path in base.iterdir() if path.name != "other"]
+    with a_process(program):
+        [alive] = [path for path in base.iterdir() if path.name not in ("other", killed.name)]
+        for folder in (killed, alive):
+            os.utime(folder / scratch.NOTE, (old, old))
         copy = copy_of(manifest, backend, base)
-        assert {path.name for path in base.iterdir()} == {left[1].name, "other", copy.name}
-    finally:
-        process.kill()
-        process.communicate()
+        assert {path.name for path in base.iterdir()} == {alive.name, "other", copy.name}
 
 
 Usage = namedtuple("Usage", "total used free")

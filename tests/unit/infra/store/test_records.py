@@ -149,7 +149,7 @@ def test_a_new_store_refuses_records_of_an_earlier_version(folder_store: Store) 
         folder_store.read_json("pipelines/a")
 
 
-def test_a_record_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_a_record_of_a_newer_schema_is_refused() -> None:
     data = write_record("p", {"schema": 3})
     with pytest.raises(UsageError, match="^p has schema 3, newer than the 2 that this Trainwright reads"):
         read_record("p", data)

@@ -37,6 +37,15 @@ def watch(store: Store) -> ConductorWatch:
     return ConductorWatch(store, Launch(training=TRAINING, nodes=1, devices=1, lease_silence_s=60, heartbeat_s=1))
 
 
+def falls_silent(seen: ConductorWatch, clock: Time) -> None:
+    """A conductor of which nothing is heard from now on is given up after 60 s."""
+    clock.sleep(59)
+    seen.look()
+    clock.sleep(2)
+    with pytest.raises(NodeLost, match="has not renewed its lease for 60 s"):
+        seen.look()
+
+
 def away(times: int) -> Callable[..., str]:
     """What a store that is away answers, and `done` after so many times."""
     return Mock(side_effect=chain(repeat(StorageUnavailable("the store is away."), times), repeat("done")))
@@ -74,11 +83,7 @@ def test_a_beat_that_moves_is_a_conductor_that_lives(folder_store: Store, lease:
         clock.sleep(59)
         lease.renew()
     seen.look()
-    clock.sleep(59)
-    seen.look()
-    clock.sleep(2)
-    with pytest.raises(NodeLost, match="has not renewed its lease for 60 s"):
-        seen.look()
+    falls_silent(seen, clock)
 
 
 def test_a_store_that_is_away_is_not_a_silent_conductor(
@@ -91,11 +96,7 @@ def test_a_store_that_is_away_is_not_a_silent_conductor(
         for _ in range(8):
             clock.sleep(100)
             seen.look()
-    clock.sleep(59)
-    seen.look()
-    clock.sleep(2)
-    with pytest.raises(NodeLost):
-        seen.look()
+    falls_silent(seen, clock)
 
 
 def test_a_conductor_that_is_seen_dead_is_not_waited_for(folder_store: Store, clock: Time) -> None:

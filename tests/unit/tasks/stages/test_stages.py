@@ -129,7 +129,7 @@ def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path,
     assert find_training(opened(spec, copy, fresh=True), key)[1] is None
 
 
-def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path, tmp_path: Path) -> None:
+def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path) -> None:
     run = opened(spec, store, "evaluate.sets.hard.source=rows.csv")
     dataset = shard(opened(spec, store), None)
     before = sorted(path.name for path in (store / "datasets").iterdir())
