@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -98,9 +99,8 @@ def spec(changes: dict[str, Any]) -> PipelineSpec:
 def test_what_cannot_work_is_refused_in_a_sentence(
     changes: dict[str, Any], lightning: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         check_layouts(spec(changes), lightning)
-    assert (str(refused.value), refused.value.exit_code) == (sentence, 2)
 
 
 PASSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

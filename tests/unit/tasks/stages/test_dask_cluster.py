@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from distributed.scheduler import KilledWorker
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from data_contracts.messages.raw_data import ClusterTaskOutcome, ContractRequest
+from data_contracts.messages.raw_data import ContractRequest
 from infra.code_bundle import installed
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
@@ -22,20 +21,14 @@ from tasks.stages.shard import dataset_key
 ADDRESS = "tcp://scheduler:8786"
 
 
-def a_future(status: str, result: Any = None, *, error: Exception | None = None) -> Mock:
+def a_future(status: str, error: Exception | None = None) -> Mock:
     """A future as the client sees it."""
-    return Mock(status=status, result=Mock(return_value=result), exception=Mock(return_value=error))
+    return Mock(status=status, exception=Mock(return_value=error))
 
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> _ClusterTasks:
     return _ClusterTasks(ON_CLUSTER, ADDRESS, None, tmp_path)  # type: ignore[arg-type]
-
-
-def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks) -> None:
-    error = UsageError("no rows").to_json()
-    assert tasks._outcome(1, a_future("finished")) == ClusterTaskOutcome()
-    assert tasks._outcome(1, a_future("finished", error)) == ClusterTaskOutcome(error=error)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +37,12 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks)
         (a_future("lost"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
         (a_future("cancelled"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
         (
-            a_future("error", error=KilledWorker("k", None, 3)),
+            a_future("error", KilledWorker("k", None, 3)),
             NodeLost,
             f"^Piece 7 of the validate stage ended 4 .* {ADDRESS}",
         ),
         (
-            a_future("error", error=ModuleNotFoundError("no tasks")),
+            a_future("error", ModuleNotFoundError("no tasks")),
             UsageError,
             r"could not begin piece 7 .* \(.*no tasks\)",
         ),
