@@ -48,10 +48,9 @@ def test_the_endpoint_is_away(s3: S3Server) -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     options = s3.options | {"endpoint_url": url}
     approve_here(url)
-    with pytest.raises(StorageUnavailable) as raised:
+    words = r"^store\.json in the store s3://bucket/prefix does not answer.* Check that it is reachable"
+    with pytest.raises(StorageUnavailable, match=words):
         open_store("s3://bucket/prefix", options)
-    assert raised.value.message.startswith("store.json in the store s3://bucket/prefix does not answer")
-    assert raised.value.remedy.startswith("Check that it is reachable")
     away = Store(S3Backend("s3://bucket/prefix", options), options)
     for use in (
         lambda: away.create("x", b""),
@@ -68,15 +67,17 @@ def test_the_endpoint_is_away(s3: S3Server) -> None:
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
 def test_without_permission(s3: S3Server, s3_store: Store, code: str) -> None:
     s3.fault("refuse", status=403, code=code, times=1000)
+    words = (
+        "may not be used with these credentials.* Check the credentials that storage_options names and what they per"
+    )
     for use in (
         lambda: open_store(s3_store.uri, s3.options),
         lambda: s3_store.create("x", b""),
         lambda: s3_store.exists("x"),
         lambda: s3_store.list("x"),
     ):
-        with pytest.raises(UsageError, match="may not be used with these credentials") as raised:
+        with pytest.raises(UsageError, match=words) as raised:
             use()
-        assert raised.value.remedy == "Check the credentials that storage_options names and what they permit."
         assert "a-secret-key" not in str(raised.value)
     s3.clear()
 

@@ -140,9 +140,9 @@ def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:
     first = opened(spec)
     other = spec.with_name("other.yaml")
     other.write_text(spec.read_text().replace("name: tiny", "name: other"))
-    with pytest.raises(UsageError, match=rf"'k' is of the run {first.run_id} of the pipeline 'tiny', so 'other'") as no:
+    words = rf"'k' is of the run {first.run_id} of the pipeline 'tiny', so 'other' .*another --key"
+    with pytest.raises(UsageError, match=words):
         opened(other)
-    assert "another --key" in no.value.remedy
     assert opened(spec).run_id == first.run_id
     # A flow run's own key is of no other pipeline: this one was renamed between two executions.
     assert opened(spec, "flow-run:1").run_id == opened(other, "flow-run:1").run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,6 @@ def test_what_cannot_be_carried_out_is_refused_with_its_field(
     sections: dict[str, Any], overrides: list[str], sentence: str, tmp_path: Path
 ) -> None:
     spec = write_project(tmp_path / "tiny", sections)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=re.escape(sentence)) as refused:
         open_run(read_spec(spec, overrides), recorded=False)
-    assert sentence in str(refused.value)
     assert "abcdef" not in str(refused.value), "a private key is not said again"
