@@ -13,7 +13,6 @@ import pytest
 from data_contracts.errors import CorruptError
 from infra.garbage import Limits, collect
 from infra.store import Store, open_store
-from infra.store.folder import FolderBackend
 
 DRAFT = "0123456789abcdef" * 2
 OWN = (".tmp", ".probe", ".locks")
@@ -128,16 +127,14 @@ def test_a_directory_swapped_for_a_link_while_it_is_removed(folder_store: Store,
 
 def test_a_draft_is_not_followed_when_its_folder_is_swapped(folder_store: Store, outside: Path) -> None:
     """The draft stays in the folder that was opened, wherever that is called meanwhile."""
-    backend = folder_store._backend
-    assert isinstance(backend, FolderBackend)
 
-    def chunks() -> object:
+    def chunks() -> Iterator[memoryview]:
         yield memoryview(b"1")
         put_link(folder_store, ".tmp", outside)
         yield memoryview(b"2")
 
     with contextlib.suppress(CorruptError):
-        backend.create_from("x", chunks(), outside)  # type: ignore[arg-type]
+        folder_store._backend.create_from("x", chunks(), outside)
     assert folder_store.read("x") == b"12"
     assert os.listdir(Path(folder_store.uri, "moved")) == []
 

@@ -132,7 +132,6 @@ def test_earlier_records_are_read_with_one_warning(
     store.create("p", b'{"schema":1,"value":"a","version":4}')
     pointer = store.pointer("p")
     held = pointer.read()
-    assert held is not None
     assert (held.value, held.version, held.schema) == ("a", 4, 1)
     moved = pointer.swap(held, "b")
     assert (pointer.read(), moved.version, moved.schema) == (moved, 5, 2)
