@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,17 +122,15 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
     """The second comes and waits before the first goes on."""
     caplog.set_level("INFO")
     line = Line(error, error, gate=threading.Event())
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
-    threads[0].start()
-    assert line.begun.wait(60)
-    threads[1].start()
-    while "another process carries out the run" not in caplog.text:
-        assert threads[1].is_alive(), "it did not wait"
-        time.sleep(0.01)
-    line.gate.set()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: attach(line)(opened(spec)))
+        assert line.begun.wait(60)
+        second = pool.submit(lambda: attach(line)(opened(spec)))
+        while "another process carries out the run" not in caplog.text:
+            assert not second.done(), "it did not wait"
+            time.sleep(0.01)
+        line.gate.set()
+    answers = [first.result(), second.result()]
     assert line.calls == calls
     assert ([one.sentence for one in answers], answers[0] == answers[1]) == ([str(error)] * 2, calls == 1)
 
