@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,17 +78,14 @@ with scratch.make("copy", root=Path({str(base)!r})) as folder:
         assert {path.name for path in base.iterdir()} == {alive.name, "other", copy.name}
 
 
-Usage = namedtuple("Usage", "total used free")
-
-
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
     """Gives a folder's disk so many bytes, of which copies take what their files take."""
 
     def give(base: Path, total: int) -> None:
-        def usage(path: Path) -> Usage:
+        def usage(path: Path) -> SimpleNamespace:
             used = sum(file.stat().st_size for file in base.rglob("*") if file.is_file())
-            return Usage(total, used, total - used)
+            return SimpleNamespace(free=total - used)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
 
