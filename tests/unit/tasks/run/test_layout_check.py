@@ -119,4 +119,4 @@ PASSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("changes", "lightning"), PASSES.values(), ids=PASSES)
 def test_what_can_work_passes(changes: dict[str, Any], lightning: dict[str, Any]) -> None:
-    check_layouts(spec(changes), lightning)
+    assert check_layouts(spec(changes), lightning) is None
