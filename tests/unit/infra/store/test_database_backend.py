@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,9 +66,7 @@ def test_each_answer_of_the_database_lost(
     kept: Store, backend: NamedBackend, work: Callable[[Store], None], before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
-    nth = 0
-    while True:
-        nth += 1
+    for nth in itertools.count(1):
         kept.create("y", b"") if not kept.exists("y") else None
         kept.pointer("p").create("old")
         with monkeypatch.context() as patch:

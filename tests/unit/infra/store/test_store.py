@@ -234,12 +234,9 @@ def test_a_claim_fails_if_a_removal_began_before_it_was_written(
     make(folder_store)
     create_once = folder_store.create_once
 
-    def is_claimed() -> bool:
-        return folder_store.last_claim_s(URI) > 0
-
     def remove_first(path: str, value: bytes | dict[str, Any]) -> bool:
         if path.startswith(layout.uses(URI)):
-            assert folder_store.remove(URI, why="old", by="a test", unless=is_claimed)
+            assert folder_store.remove(URI, why="old", by="a test", unless=lambda: folder_store.last_claim_s(URI) > 0)
         return create_once(path, value)
 
     monkeypatch.setattr(folder_store, "create_once", remove_first)

@@ -106,12 +106,9 @@ REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
 }
 
 
-OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0")}
-
-
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_anything_starts(case: str, store: Store) -> None:
     harm, how, kind, sentence = REFUSED[case]
     harm(store, sealed(store, **how).ref.uri)
     with pytest.raises(kind, match=sentence):
-        opened(store, OTHERS.get(case, URI))
+        opened(store, URI.replace("8-g0", "9-g0") if case == "no such checkpoint" else URI)

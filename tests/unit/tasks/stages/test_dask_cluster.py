@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -75,13 +76,9 @@ def test_a_folder_that_others_may_exchange_is_refused(mode: int, tmp_path: Path)
     scratch = tmp_path / "open" / "scratch"
     scratch.mkdir(parents=True)
     scratch.parent.chmod(mode)
-    if mode & 0o1000:
-        with _shared_folder(ON_CLUSTER, str(scratch)) as folder:
-            assert folder.parent == scratch
-        return
-    expected = pytest.raises(UsageError, match="contract.runner.scratch: other users may rename folders in .*scratch")
-    with expected, _shared_folder(ON_CLUSTER, str(scratch)):
-        pass
+    refused = pytest.raises(UsageError, match="contract.runner.scratch: other users may rename folders in .*scratch")
+    with contextlib.nullcontext() if mode & 0o1000 else refused, _shared_folder(ON_CLUSTER, str(scratch)) as folder:
+        assert folder.parent == scratch
     assert not list(scratch.iterdir())
 
 

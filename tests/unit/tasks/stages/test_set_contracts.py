@@ -30,10 +30,9 @@ OWN = {"suite": {"name": "own", "expectations": [
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(run: Run, child: Any, request: Any, **_: Any) -> Any:
-        return contract_worker.main(request, lambda report: None)
-
-    monkeypatch.setattr(contract_check, "run_here", check)
+    monkeypatch.setattr(
+        contract_check, "run_here", lambda run, child, request, **_: contract_worker.main(request, lambda _: None)
+    )
 
 
 @pytest.fixture
