@@ -50,11 +50,8 @@ def _racer(
 
 def _create(store: Any, turn: int, number: int, barrier: Any) -> bool:
     barrier.wait(60)
-    try:
-        store.create(f"race/{turn}", str(number).encode() * 1000)
-    except FileExistsError:
-        return False
-    return store.read(f"race/{turn}") == str(number).encode() * 1000
+    data = str(number).encode() * 1000
+    return store.create_once(f"race/{turn}", data) and store.read(f"race/{turn}") == data
 
 
 def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from unittest.mock import DEFAULT, Mock
@@ -80,28 +79,22 @@ def test_a_store_that_stays_away_for_too_long_is_told(
 def test_it_is_renewed_through_outages_and_each_is_told_once(
     folder_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, full = folder_store._backend.replace, threading.Event()
-    renewed, told = list[str](), list[str]()
-
-    def replace(path: str, data: bytes, tag: str) -> str:
-        if full.is_set():
-            raise StorageUnavailable("the disk is full.")
-        renewed.append(path)
-        return real(path, data, tag)
-
+    told: list[str] = []
+    renew = Mock(wraps=folder_store._backend.replace)
+    replace = Mock(wraps=renew)  # `renew` is not called while it fails
     monkeypatch.setattr(folder_store._backend, "replace", replace)
     keeper = LeaseKeeper(folder_store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
     keeper.start()
     assert keeper.token(30) == 0
     for _ in range(2):
-        full.set()
+        replace.side_effect = StorageUnavailable("the disk is full.")
         until(lambda: keeper.away is not None)
-        full.clear()
+        replace.side_effect = None
         until(lambda: keeper.away is None)
     keeper.stop()
     assert told == ["the disk is full."] * 2
     assert folder_store.pointer(PATH).read().value == {
-        "beat": len(renewed), "holder": with_process("me"), "released": True, "token": 0,
+        "beat": renew.call_count, "holder": with_process("me"), "released": True, "token": 0,
     }  # fmt: skip
 
 

@@ -329,11 +329,7 @@ def test_one_winner_however_many_answers_are_lost(place: Place, fault: str) -> N
 
         def racer(number: int, turn: int = turn, barrier: threading.Barrier = barrier) -> bool:
             barrier.wait(60)
-            try:
-                place.near.create(f"race/{turn}", b"%d" % number)
-            except FileExistsError:
-                return False
-            return True
+            return place.near.create_once(f"race/{turn}", b"%d" % number)
 
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(racer, range(8)))
