@@ -104,17 +104,14 @@ def test_the_same_weights_from_other_arguments_are_another_checkpoint(spec: Path
     assert evaluation_key(one, first, sets) != evaluation_key(one, second, sets)
 
 
-def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Path) -> None:
-    run = opened(spec, store)
+def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, copy: Path) -> None:
+    run = opened(spec, copy)
     dataset = shard(run, validate(run))
     key = training_key(run, dataset)
     _, checkpoint, _ = find_training(run, key)
-    mark = layout.quarantined(checkpoint.ref.uri)
-    run.store.create_json(mark, {"schema_version": 1, "reason": "not finite"})
-    try:
-        assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
-    finally:
-        (store / mark).unlink()
+    reason = {"schema_version": 1, "reason": "not finite"}
+    run.store.create_json(layout.quarantined(checkpoint.ref.uri), reason)
+    assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
 
 
 def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, copy: Path) -> None:
