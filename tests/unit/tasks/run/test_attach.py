@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -126,9 +125,8 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
         first = pool.submit(lambda: attach(line)(opened(spec)))
         assert line.begun.wait(60)
         second = pool.submit(lambda: attach(line)(opened(spec)))
-        while "another process carries out the run" not in caplog.text:
-            assert not second.done(), "it did not wait"
-            time.sleep(0.01)
+        until(lambda: "another process carries out the run" in caplog.text or second.done())
+        assert not second.done(), "it did not wait"
         line.gate.set()
     answers = [first.result(), second.result()]
     assert line.calls == calls

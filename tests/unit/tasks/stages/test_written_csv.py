@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +15,7 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.validate import validate
+from tests.support.shard_rows import rows_in
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
@@ -46,11 +46,8 @@ def rows(run: Run, name: str | None) -> tuple[list[dict[str, Any]], list[dict[st
     """The rows of a dataset, and those that were set aside."""
     contract = validate.find_or_make(run).handoff
     made = stage._make(run, None if name else contract, name)
-    root = Path(run.store.uri)
-    shards = [one for split in made.splits.values() for one in split]
-    table = pa.concat_tables([pq.read_table(root / one.uri / one.path) for one in shards])
-    aside = pq.read_table(root / contract.ref.uri / "quarantine.parquet").column("data").to_pylist()
-    return sorted(table.to_pylist(), key=lambda row: row["id"]), aside
+    aside = pq.read_table(Path(run.store.uri) / contract.ref.uri / "quarantine.parquet").column("data").to_pylist()
+    return sorted(rows_in(run.store, made), key=lambda row: row["id"]), aside
 
 
 def test_rows_of_another_kind_of_csv_are_those_of_a_plain_one(tmp_path: Path) -> None:
