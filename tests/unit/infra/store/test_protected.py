@@ -11,6 +11,7 @@ import pytest
 
 from infra import code_bundle
 from infra.store import Store, open_store
+from tests.support.files import umask, write_files
 from tests.support.users import COLLEAGUE, GROUP, NOBODY, as_user, open_to_all
 
 
@@ -18,15 +19,12 @@ def filled(root: Path) -> Store:
     """A store with a sealed directory, a bundle of code and a pointer that has moved once."""
     store = open_store(str(root))
     store.writer("datasets/k-0").put("a", b"a")
-    (root.parent / "file").write_bytes(b"b")
+    write_files(root.parent, {"file": b"b", "project/mine.py": "x = 1\n"})
     writer = store.writer("datasets/k-0")
     writer.put("b", root.parent / "file")
     writer.put_chunks("c", [memoryview(b"c")], root.parent)
     writer.seal("dataset", {}, {})
-    project = root.parent / "project"
-    project.mkdir(exist_ok=True)
-    (project / "mine.py").write_text("x = 1\n")
-    code_bundle.pack(project, store)
+    code_bundle.pack(root.parent / "project", store)
     moved(store)
     return store
 
@@ -53,14 +51,11 @@ def shared(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o027, 0o440), (0o077, 0o400)])
-def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
-    before = os.umask(umask)
-    try:
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o027, 0o440), (0o077, 0o400)])
+def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path, mask: int, mode: int) -> None:
+    with umask(mask):
         store = filled(tmp_path / "store")
         assert moved(store) == 2
-    finally:
-        os.umask(before)
     modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "store")}
     assert len(modes) > 8
     assert {path: one for path, one in modes.items() if one != mode} == {}
@@ -108,19 +103,16 @@ def test_a_store_of_a_group_is_everybodys_in_it(shared: Path) -> None:
     assert not (store / "datasets/k-0/a").exists()
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_a_store_that_is_made_is_closed_to_others_and_a_folder_that_is_there_stays_as_it_is(
-    tmp_path: Path, umask: int
+    tmp_path: Path, mask: int
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2775)
-    before = os.umask(umask)
-    try:
+    with umask(mask):
         for folder in (tmp_path / "project" / "store", shared):
             open_store(str(folder)).create("runs/r/x.json", b"1")
-    finally:
-        os.umask(before)
     modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (tmp_path / "project" / "store", shared)]
     assert modes == [0o700, 0o2775]
-    assert stat.S_IMODE((tmp_path / "project").stat().st_mode) == 0o777 & ~umask
+    assert stat.S_IMODE((tmp_path / "project").stat().st_mode) == 0o777 & ~mask

@@ -12,7 +12,8 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from infra.store import Lease, Store, layout, open_store, records
 from infra.store.records import parsed, read_record, read_strictly, write_record
-from tests.support.damage import overwrite
+from tests.support.damage import flipped, overwrite
+from tests.support.files import write_files
 
 VALUE = {"schema_version": 2, "b": ["é", {"c": 1.5}], "a": None}
 
@@ -30,10 +31,8 @@ def test_what_is_written_is_read() -> None:
 
 @pytest.mark.parametrize("bit", range(0, 8 * len(write_record("p", VALUE)), 7))
 def test_a_flipped_bit_is_found(bit: int) -> None:
-    data = bytearray(write_record("p", VALUE))
-    data[bit // 8] ^= 1 << bit % 8
     with pytest.raises(CorruptError) as raised:
-        read_record("p", bytes(data))
+        read_record("p", flipped(write_record("p", VALUE), bit))
     assert raised.value.details == {"file": "p"}
     assert "\n" not in raised.value.message
 
@@ -118,9 +117,8 @@ OLD = b'{"schema_version":1,"name":"x"}'
 def test_earlier_records_are_read_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / layout.STORE).write_bytes(b'{"made":"t","pointers":"store","probe":{},"schema":1}')
-    store = open_store(str(tmp_path / "store"))
+    earlier = {layout.STORE: b'{"made":"t","pointers":"store","probe":{},"schema":1}'}
+    store = open_store(str(write_files(tmp_path / "store", earlier)))
     # A command that another test carried out in this process has set up the log.
     log = logging.getLogger("trainwright")
     for name, value in {"handlers": [], "propagate": True, "disabled": False}.items():

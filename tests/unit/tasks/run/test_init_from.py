@@ -20,6 +20,7 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import training_key
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.stored_checkpoints import stored_checkpoint
 from tests.support.tiny import SPEC, write_project
 
@@ -51,8 +52,7 @@ def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store
     registry.move_alias(store, None, version, receipt, {"run_id": "r"}, ())
     for name in ("digits@champion", "digits@1"):
         assert opened(store, name).resolved.init_from == checkpoint.ref
-    (tmp_path / "tiny").mkdir(exist_ok=True)
-    (tmp_path / "tiny" / "w.safetensors").write_bytes(WEIGHTS)
+    write_files(tmp_path / "tiny", {"w.safetensors": WEIGHTS})
     outside = opened(store, {"weights": "w.safetensors", "digest": DIGEST}).resolved
     manifest = store.verify(outside.init_from)
     assert (manifest.kind, manifest.provenance["tags"]) == ("import", {"team": "tests"})
@@ -63,9 +63,7 @@ def test_the_key_holds_what_is_begun_with_and_how_but_not_where_it_lies(store: S
     def key(init_from: Any) -> str:
         return training_key(opened(store, init_from), None)
 
-    (tmp_path / "tiny").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "tiny" / f"{name}.safetensors").write_bytes(WEIGHTS)
+    write_files(tmp_path / "tiny", dict.fromkeys(("a.safetensors", "b.safetensors"), WEIGHTS))
     sealed(store)
     sealed(store, 16)
     a, b = ({"weights": f"{name}.safetensors", "digest": DIGEST} for name in ("a", "b"))

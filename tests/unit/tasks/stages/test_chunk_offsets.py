@@ -16,6 +16,7 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.raced import Memory
 from tests.support.runs import make_run
 from tests.support.shard_rows import rows_in
@@ -50,11 +51,8 @@ class Project:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.cut = folder, []
         write_project(folder)
-        (folder / "words.py").write_text(CODE)
-        (folder / "vocabulary.json").write_text(json.dumps({"pattern": r"\S+"}))
-        (folder / "corpus").mkdir()
-        for name, text in DOCUMENTS.items():
-            (folder / "corpus" / name).write_bytes(text.encode())
+        write_files(folder, {"words.py": CODE, "vocabulary.json": json.dumps({"pattern": r"\S+"})})
+        write_files(folder / "corpus", DOCUMENTS)
         length = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "max_value": 4}}
         (folder / "suite.json").write_text(json.dumps({"name": "corpus", "expectations": [length]}))
         real = contract_check.run_here

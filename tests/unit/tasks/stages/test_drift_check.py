@@ -12,7 +12,6 @@ from data_contracts.errors import ContractRejected, SpecError, TrainwrightError,
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.load import load_spec
 from data_contracts.records import ColumnDrift, DriftReport
-from flows.cli import main
 from flows.commands.deploy import _refuse_never
 from infra.contract.file_statistics import PROFILE_FILE
 from infra.orchestrator.automations import ACCEPTS
@@ -21,7 +20,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
-from tests.support.commands import output_of
+from tests.support.commands import json_of, output_of
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC
 
@@ -88,8 +87,7 @@ def test_the_command_prints_what_moved_and_ends_with_3_if_asked(
     text = output_of(capsys, *arguments, "--out", str(out))
     assert text.startswith("1 of 5 columns moved against fixed.json.\nrows then 600, now 600\n")
     assert "critical" in text
-    assert main([*arguments, "--fail-on", "critical", "--json"]) == 3
-    said = json.loads(capsys.readouterr().out)
+    said = json_of(capsys, *arguments, "--fail-on", "critical", "--json", code=3)
     assert said["verdict"] == json.loads(out.read_text())["verdict"] == "critical"
 
 

@@ -16,6 +16,7 @@ from tasks.stages import shard as stage
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
 from tests.support.expectations import E
+from tests.support.files import write_files
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
@@ -36,10 +37,7 @@ IN_ONE = E("column_values_to_be_between", column="twice", min_value=-1, max_valu
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "features_of_a_test.py").write_text(TRANSFORM)
-    return folder
+    return write_files(tmp_path / "tiny", {"features_of_a_test.py": TRANSFORM})
 
 
 def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:

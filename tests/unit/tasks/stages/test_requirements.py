@@ -17,7 +17,7 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
 from tasks.run.run import Run
 from tasks.stages.approval import met_requirements, refuse_early, signing_key
-from tests.support.commands import output_of
+from tests.support.commands import json_of
 from tests.support.reseal import reseal
 from tests.support.runs import make_run
 from tests.support.signed import MODEL, SUITE, SignedStore, pair
@@ -122,7 +122,7 @@ def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:
 
 def test_a_pair_of_keys_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
-    answer = json.loads(output_of(capsys, "key", "new", str(folder), "--json"))
+    answer = json_of(capsys, "key", "new", str(folder), "--json")
     assert (answer["private"], answer["public"]) == (str(folder / PRIVATE_FILE), str(folder / PUBLIC_FILE))
     assert stat.S_IMODE((folder / PRIVATE_FILE).stat().st_mode) == 0o600
     assert (folder / PRIVATE_FILE).read_text().splitlines()[1] not in json.dumps(answer)
