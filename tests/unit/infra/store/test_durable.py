@@ -35,29 +35,28 @@ def calls(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
     return seen
 
 
-CREATED = [
-    ("fsync", "draft"),
-    ("mkdir", "a"),
-    ("fsync", "."),
-    ("mkdir", "a/b"),
-    ("fsync", "a"),
-    ("link", "a/b/c"),
-    ("fsync", "a/b"),
-]
-
-
-def test_a_file_and_the_folders_that_name_it_are_synced(folder_store: Store, calls: list[tuple[str, str]]) -> None:
-    folder_store.create("a/b/c", b"1")
-    assert calls == CREATED
+@pytest.mark.parametrize("write", ["create", "create_file"])
+def test_a_file_and_the_folders_that_name_it_are_synced(
+    folder_store: Store, calls: list[tuple[str, str]], tmp_path: Path, write: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    writes: dict[str, Callable[[], object]] = {
+        "create": lambda: folder_store.create("a/b/c", b"1"),
+        "create_file": lambda: folder_store._backend.create_file("a/b/c", tmp_path / "file"),
+    }
+    writes[write]()
+    assert calls == [
+        ("fsync", "draft"),
+        ("mkdir", "a"),
+        ("fsync", "."),
+        ("mkdir", "a/b"),
+        ("fsync", "a"),
+        ("link", "a/b/c"),
+        ("fsync", "a/b"),
+    ]
     calls.clear()
     folder_store.create("a/b/d", b"1")
     assert calls == [("fsync", "draft"), ("link", "a/b/d"), ("fsync", "a/b")]
-
-
-def test_create_file(folder_store: Store, calls: list[tuple[str, str]], tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"1")
-    folder_store._backend.create_file("a/b/c", tmp_path / "file")
-    assert calls == CREATED
 
 
 def test_swap(folder_store: Store, calls: list[tuple[str, str]]) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from data_contracts.handoffs import Dataset, Ref, ShardFile
 from infra import code_bundle
 from infra.store import Store, open_store, seal
 from infra.store.store import CHUNK_BYTES, sha256_as_sealed
+from tests.support.files import write_files
 from training import formats
 from training.checkpoint import load_module_weights, saver
 from training.checkpoint.saver import CheckpointTarget, save
@@ -139,10 +140,7 @@ def rows_of(encoding: str) -> Use:
 
 
 def code(store: Store, value: int, scratch: Path) -> Ref:
-    project = scratch / f"project-{value}"
-    project.mkdir()
-    (project / "net.py").write_text(f"x = {value}\n")
-    return code_bundle.pack(project, store).ref
+    return code_bundle.pack(write_files(scratch / f"project-{value}", {"net.py": f"x = {value}\n"}), store).ref
 
 
 def code_of(store: Store, ref: Ref, scratch: Path) -> Any:
@@ -161,13 +159,6 @@ CASES: dict[str, tuple[Callable[[Store, int, Path], Ref], Use]] = {
     "code": (code, code_of),
     "signed digests": (imported, sha256_of),
 }
-
-
-@pytest.fixture(autouse=True)
-def disarmed() -> Iterator[None]:
-    global _armed
-    yield
-    _armed = None
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "renamed"])

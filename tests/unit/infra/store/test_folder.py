@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,10 +34,7 @@ def test_what_is_not_a_plain_file_is_refused_without_waiting_for_it(folder_store
 
 
 def test_a_file_system_without_links_is_said(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EPERM, "not permitted")
-
-    monkeypatch.setattr(folder.os, "link", refuse)
+    monkeypatch.setattr(folder.os, "link", Mock(side_effect=PermissionError(errno.EPERM, "not permitted")))
     with pytest.raises(UsageError, match="has no hard links or locks, which a store needs"):
         folder_store.create("a", b"1")
     assert os.listdir(Path(folder_store.uri, ".tmp")) == []

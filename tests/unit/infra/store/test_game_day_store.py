@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,12 @@ def test_it_stands_beside_the_pipelines_store(address: str, beside: str) -> None
 @pytest.mark.parametrize("fails", [False, True])
 def test_it_is_removed_however_the_game_day_ends(fails: bool, tmp_path: Path) -> None:
     mine = open_store(str(tmp_path / "mine"))
-    try:
-        with own_store(mine.uri, {}, "n1") as store:
-            store.create("trainings/k-0/x", b"x")
-            assert len(list(tmp_path.glob("mine-gameday-n1"))) == 1
-            if fails:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        assert fails
+    ends = pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext()
+    with ends, own_store(mine.uri, {}, "n1") as store:
+        store.create("trainings/k-0/x", b"x")
+        assert len(list(tmp_path.glob("mine-gameday-n1"))) == 1
+        if fails:
+            raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

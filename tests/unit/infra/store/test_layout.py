@@ -110,6 +110,7 @@ def test_a_name_is_split_or_told_from_others(split: Callable[[str], object], nam
         lambda: layout.model("../x", 1),
         lambda: layout.model("digits", -1),
         lambda: layout.alias("digits", "a/b"),
+        lambda: layout.alias("digits", "history"),  # receipts are kept under that name
         lambda: layout.run(""),
         lambda: layout.code("x" * 64),
         lambda: layout.lease("../x"),
@@ -120,9 +121,3 @@ def test_a_name_is_split_or_told_from_others(split: Callable[[str], object], nam
 def test_what_is_no_name_is_refused(make: object) -> None:
     with pytest.raises(UsageError, match="cannot be"):
         make()
-
-
-def test_history_is_no_alias() -> None:
-    with pytest.raises(UsageError) as raised:
-        layout.alias("digits", "history")
-    assert str(raised.value) == "'history' cannot be an alias: receipts are kept under that name. Choose another."

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,20 +19,20 @@ PATH = "trainings/k-0/lease"
 
 
 class Time:
-    """A clock that only `sleep` moves; `at` runs something when a time has come."""
+    """Time that only `sleep` moves; `at` has what happens when so many seconds have passed."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.sleeps = 0
-        self.each: Callable[[float], None] = lambda passed: None
+        self.at: dict[float, Callable[[], object]] = {}
 
-    def clock(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.sleeps += 1
-        self.each(self.now - 1000.0)
+        self.at.get(self.now - 1000.0, lambda: None)()
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def time() -> Time:
 
 
 def take(store: Store, holder: str, time: Time, **options: object) -> Lease:
-    return Lease.take(store, PATH, holder, sleep=time.sleep, clock=time.clock, **options)
+    return Lease.take(store, PATH, holder, sleep=time.sleep, clock=time.monotonic, **options)
 
 
 def test_first_take_renew_release(store: Store, time: Time) -> None:
@@ -74,12 +73,7 @@ def test_a_beat_that_stands_still_is_waited_for(store: Store, time: Time) -> Non
 
 def test_a_beat_that_moves_keeps_the_lease(folder_store: Store, time: Time) -> None:
     lease = take(folder_store, "one", time)
-
-    def renew_until(passed: float) -> None:
-        if passed < 200 and passed % 10 == 0:
-            lease.renew()
-
-    time.each = renew_until
+    time.at = dict.fromkeys(range(10, 200, 10), lease.renew)
     still: list[float] = []
     assert take(folder_store, "two", time, on_wait=lambda holder, still_s: still.append(still_s)).token == 1
     assert time.now == 1000 + 190 + 30
@@ -89,8 +83,8 @@ def test_a_beat_that_moves_keeps_the_lease(folder_store: Store, time: Time) -> N
 def test_of_two_leases_only_the_one_that_never_moves_stands_still(folder_store: Store, time: Time) -> None:
     renewed, other = take(folder_store, "one", time), "trainings/k-1/lease"
     Lease.take(folder_store, other, "two")
-    time.each = lambda passed: renewed.renew() if passed == 10 else None
-    still = standing_still(folder_store, [PATH, other], sleep=time.sleep, clock=time.clock)
+    time.at[10] = renewed.renew
+    still = standing_still(folder_store, [PATH, other], sleep=time.sleep, clock=time.monotonic)
     assert still.keys() == {other}
 
 
@@ -98,11 +92,10 @@ def test_time_without_an_answer_does_not_count(folder_store: Store, time: Time) 
     """The taker's machine sleeps, or a read hangs, for ten minutes: the holder could not have renewed meanwhile."""
     take(folder_store, "one", time)
 
-    def outage(passed: float) -> None:
-        if passed == 5:
-            time.now += 600
+    def outage() -> None:
+        time.now += 600
 
-    time.each = outage
+    time.at[5] = outage
     still: list[float] = []
     take(folder_store, "two", time, on_wait=lambda holder, still_s: still.append(still_s))
     assert still[:7] == [0, 1, 2, 3, 4, 6, 7]
@@ -113,15 +106,11 @@ def test_a_store_that_is_away_does_not_end_a_lease(
     folder_store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(folder_store, "one", time)
-
-    def away(self: object) -> None:
-        raise StorageUnavailable("The store does not answer.")
-
+    away = Mock(side_effect=StorageUnavailable("The store does not answer."))
     with monkeypatch.context() as patch:
-        time.each = lambda passed: patch.setattr(Pointer, "read", away) if passed == 20 else None
+        time.at[20] = lambda: patch.setattr(Pointer, "read", away)
         with pytest.raises(StorageUnavailable):
             take(folder_store, "two", time)
-    time.each = lambda passed: None
     before = time.now
     assert take(folder_store, "two", time).token == 1
     assert time.now == before + 30, "counts anew"
@@ -131,19 +120,18 @@ def test_of_two_takers_the_slower_goes_on_waiting(folder_store: Store, time: Tim
     take(folder_store, "one", time)
     pointer = folder_store.pointer(PATH)
 
-    def other_takes(passed: float) -> None:
-        if passed == 30:
-            # Between this taker's look and its move another one takes the lease.
-            real = type(pointer).swap
+    def other_takes() -> None:
+        # Between this taker's look and its move another one takes the lease.
+        real = type(pointer).swap
 
-            def swap(self: object, expected: object, value: object) -> object:
-                type(pointer).swap = real
-                real(pointer, pointer.read(), {"beat": 0, "holder": "three", "released": False, "token": 1})
-                return real(self, expected, value)
+        def swap(self: object, expected: object, value: object) -> object:
+            type(pointer).swap = real
+            real(pointer, pointer.read(), {"beat": 0, "holder": "three", "released": False, "token": 1})
+            return real(self, expected, value)
 
-            type(pointer).swap = swap
+        type(pointer).swap = swap
 
-    time.each = other_takes
+    time.at[30] = other_takes
     waits: list[str] = []
     lease = take(folder_store, "two", time, on_wait=lambda holder, still_s: waits.append(holder))
     assert lease.token == 2
@@ -175,14 +163,6 @@ def test_a_lease_that_was_lost_is_not_renewed(folder_store: Store, time: Time, h
         lease.renew()
 
 
-@contextlib.contextmanager
-def held_by_a_process(store: Store, time: Time, path: str = PATH) -> Iterator[subprocess.Popen[bytes]]:
-    """A lease whose holder's process sleeps."""
-    with a_process() as process:
-        Lease.take(store, path, f"one@{identified(process)}", sleep=time.sleep, clock=time.clock)
-        yield process
-
-
 def test_the_holder_carries_its_process() -> None:
     mine = this_process()
     assert mine is not None, "these tests need /proc"
@@ -194,15 +174,15 @@ def test_the_holder_carries_its_process() -> None:
 
 
 def test_a_lease_whose_holder_is_seen_dead_is_taken_at_once(folder_store: Store, time: Time) -> None:
-    with held_by_a_process(folder_store, time) as process:
+    with a_process() as process:
+        take(folder_store, f"one@{identified(process)}", time)
         os.kill(process.pid, signal.SIGSTOP)
 
-        def killed(passed: float) -> None:
-            if passed == 7:
-                process.kill()
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, and stays one
+        def killed() -> None:
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, and stays one
 
-        time.each = killed
+        time.at[7] = killed
         lease = take(folder_store, with_process("two"), time)
     assert 7 <= time.now - 1000 < 30, "a process that is only stopped is not dead"
     assert lease.token == 1
@@ -223,11 +203,11 @@ def test_what_a_silent_process_also_holds_is_not_waited_for_again(folder_store: 
         Lease.take(folder_store, path, f"one@{elsewhere}")
     take(folder_store, "two", time)
     assert time.now == 1030.0
-    assert Lease.take(folder_store, other, "two", sleep=time.sleep, clock=time.clock).token == 1
+    assert Lease.take(folder_store, other, "two", sleep=time.sleep, clock=time.monotonic).token == 1
     assert time.now == 1030.0
     # Long after that, it may be back.
     third = "trainings/k-2/lease"
     Lease.take(folder_store, third, f"one@{elsewhere}")
     time.now += 300
-    Lease.take(folder_store, third, "two", sleep=time.sleep, clock=time.clock)
+    Lease.take(folder_store, third, "two", sleep=time.sleep, clock=time.monotonic)
     assert time.now == 1030.0 + 300 + 30

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import chain, repeat
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from data_contracts.errors import Fenced, StorageUnavailable
-from infra.store import Lease, PointerMoved, Store, layout, open_store
+from infra.store import Lease, PointerMoved, Store, layout
 from infra.store import lease as keeper_module
 from infra.store.lease import LeaseKeeper, Outage, with_process
 from tests.support.pool import until
@@ -19,34 +19,22 @@ PATH = layout.lease("trainings/k-0")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def away(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def away(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Takes the store away for the next so many reads."""
-    real, left = store._backend.read, [0]
-
-    def read(path: str) -> tuple[bytes, str]:
-        if left[0] > 0:
-            left[0] -= 1
-            raise StorageUnavailable("the store is away.")
-        return real(path)
-
-    monkeypatch.setattr(store._backend, "read", read)
+    read = Mock(wraps=folder_store._backend.read)
+    monkeypatch.setattr(folder_store._backend, "read", read)
     monkeypatch.setattr(keeper_module, "RETRY_S", 0.001)
 
     def take_away(times: int) -> None:
-        left[0] = times
+        read.side_effect = chain(repeat(StorageUnavailable("the store is away."), times), repeat(DEFAULT))
 
     return take_away
 
 
 @pytest.fixture
-def keeper(store: Store) -> Iterator[LeaseKeeper]:
+def keeper(folder_store: Store) -> Iterator[LeaseKeeper]:
     """One that renews quickly and is stopped in the end."""
-    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001, patience_s=5)
+    keeper = LeaseKeeper(folder_store, PATH, "me", renew_s=0.001, patience_s=5)
     yield keeper
     keeper.stop()
     assert not keeper.is_alive()
@@ -55,9 +43,9 @@ def keeper(store: Store) -> Iterator[LeaseKeeper]:
 @pytest.mark.parametrize("times", [0, 1, 5])
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_store_that_is_away_for_a_while_delays_the_lease(
-    times: int, waits: bool, store: Store, away: Callable[[int], None], keeper: LeaseKeeper
+    times: int, waits: bool, folder_store: Store, away: Callable[[int], None], keeper: LeaseKeeper
 ) -> None:
-    other = Lease.take(store, PATH, "other") if waits else None
+    other = Lease.take(folder_store, PATH, "other") if waits else None
     away(0 if waits else times)
     keeper.start()
     if other is not None:
@@ -66,7 +54,7 @@ def test_a_store_that_is_away_for_a_while_delays_the_lease(
         other.release()
     assert keeper.token(30) == waits
     keeper.stop()
-    assert store.pointer(PATH).read().value["released"]
+    assert folder_store.pointer(PATH).read().value["released"]
 
 
 def test_a_store_that_stays_away_does_not_hold_up_the_end(away: Callable[[int], None], keeper: LeaseKeeper) -> None:
@@ -88,36 +76,32 @@ def test_a_store_that_stays_away_for_too_long_is_told(
         keeper.token(0)
 
 
-def test_it_is_renewed_through_outages_and_each_is_told_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, full = store._backend.replace, threading.Event()
-    renewed, told = list[str](), list[str]()
-
-    def replace(path: str, data: bytes, tag: str) -> str:
-        if full.is_set():
-            raise StorageUnavailable("the disk is full.")
-        renewed.append(path)
-        return real(path, data, tag)
-
-    monkeypatch.setattr(store._backend, "replace", replace)
-    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
+def test_it_is_renewed_through_outages_and_each_is_told_once(
+    folder_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    renew = Mock(wraps=folder_store._backend.replace)
+    replace = Mock(wraps=renew)  # `renew` is not called while it fails
+    monkeypatch.setattr(folder_store._backend, "replace", replace)
+    keeper = LeaseKeeper(folder_store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
     keeper.start()
     assert keeper.token(30) == 0
     for _ in range(2):
-        full.set()
+        replace.side_effect = StorageUnavailable("the disk is full.")
         until(lambda: keeper.away is not None)
-        full.clear()
+        replace.side_effect = None
         until(lambda: keeper.away is None)
     keeper.stop()
     assert told == ["the disk is full."] * 2
-    assert store.pointer(PATH).read().value == {
-        "beat": len(renewed), "holder": with_process("me"), "released": True, "token": 0,
+    assert folder_store.pointer(PATH).read().value == {
+        "beat": renew.call_count, "holder": with_process("me"), "released": True, "token": 0,
     }  # fmt: skip
 
 
-def test_a_lease_that_was_lost_is_told(store: Store, keeper: LeaseKeeper) -> None:
+def test_a_lease_that_was_lost_is_told(folder_store: Store, keeper: LeaseKeeper) -> None:
     keeper.start()
     assert keeper.token(60) == 0
-    pointer, beat = store.pointer(PATH), {"beat": 0, "holder": "other", "released": False, "token": 1}
+    pointer, beat = folder_store.pointer(PATH), {"beat": 0, "holder": "other", "released": False, "token": 1}
     for _ in range(1000):  # a keeper that is not told would live on
         with contextlib.suppress(PointerMoved):
             pointer.swap(pointer.read(), beat)
@@ -130,13 +114,13 @@ def test_a_lease_that_was_lost_is_told(store: Store, keeper: LeaseKeeper) -> Non
     assert pointer.read().value == beat
 
 
-def test_the_store_is_asked_who_holds_the_lease(store: Store, away: Callable[[int], None]) -> None:
-    keeper = LeaseKeeper(store, PATH, "me")
+def test_the_store_is_asked_who_holds_the_lease(folder_store: Store, away: Callable[[int], None]) -> None:
+    keeper = LeaseKeeper(folder_store, PATH, "me")
     keeper.confirm()
     keeper.start()
     assert keeper.token(60) == 0
     keeper.confirm()
-    Lease.take(store, PATH, "other", patience_s=0)
+    Lease.take(folder_store, PATH, "other", patience_s=0)
     away(1)
     keeper.confirm()  # nobody knows
     with pytest.raises(Fenced, match="now belongs to other, no longer to me"):

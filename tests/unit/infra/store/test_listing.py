@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from infra.store import Store
@@ -13,11 +15,7 @@ def test_an_object_that_never_got_its_name_is_left_over_and_can_be_dropped(
     backend = named_store._backend
     named_store.create("runs/kept.json", b"kept")
     with monkeypatch.context() as patched:
-
-        def die(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        patched.setattr(backend._names, "give", die)
+        patched.setattr(backend._names, "give", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             named_store.create("runs/lost.json", b"lost!")
     [left] = named_store.leftovers()

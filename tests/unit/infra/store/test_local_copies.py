@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
-import sys
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +16,8 @@ from infra import scratch
 from infra.store import Manifest, Store, seal
 from infra.store.backend import Backend
 from infra.store.seal import copy_of
+from tests.support.processes import SLEEP, a_process
 from tests.support.s3 import S3Server
-
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -59,43 +56,26 @@ def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Stor
     assert [fault["times"] for fault in s3.clear()] == [1], "asked once: another try cannot help"
 
 
-DOWNLOADING = """
-import sys, time
-from pathlib import Path
-from infra import scratch
-
-with scratch.make("copy", root=Path(sys.argv[1])) as folder:
-    (folder.path / "copy").mkdir()
-    (folder.path / "copy" / "a").write_bytes(b"aa")
-    print(folder.path, flush=True)
-    time.sleep(600)
-"""
-
-
 def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
     base = tmp_path / "cache"
     (base / "other").mkdir(parents=True)
     old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch.SWEEP_AFTER_S
-    left: list[Path] = []
-    for is_killed in (True, False):
-        process = subprocess.Popen(
-            [sys.executable, "-c", DOWNLOADING, str(base)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert process.stdout is not None
-        left.append(Path(process.stdout.readline().strip()))
-        os.utime(left[-1] / scratch.NOTE, (old, old))
-        if is_killed:
-            process.kill()
-            process.communicate()
-    try:
+    program = f"""
+from pathlib import Path
+from infra import scratch
+with scratch.make("copy", root=Path({str(base)!r})) as folder:
+    (folder.path / "copy").mkdir()
+    (folder.path / "copy" / "a").write_bytes(b"aa")
+    {SLEEP}
+"""
+    with a_process(program):
+        [killed] = [path for path in base.iterdir() if path.name != "other"]
+    with a_process(program):
+        [alive] = [path for path in base.iterdir() if path.name not in ("other", killed.name)]
+        for folder in (killed, alive):
+            os.utime(folder / scratch.NOTE, (old, old))
         copy = copy_of(manifest, backend, base)
-        assert {path.name for path in base.iterdir()} == {left[1].name, "other", copy.name}
-    finally:
-        process.kill()
-        process.communicate()
-
-
-Usage = namedtuple("Usage", "total used free")
+        assert {path.name for path in base.iterdir()} == {alive.name, "other", copy.name}
 
 
 @pytest.fixture
@@ -103,9 +83,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
     """Gives a folder's disk so many bytes, of which copies take what their files take."""
 
     def give(base: Path, total: int) -> None:
-        def usage(path: Path) -> Usage:
+        def usage(path: Path) -> SimpleNamespace:
             used = sum(file.stat().st_size for file in base.rglob("*") if file.is_file())
-            return Usage(total, used, total - used)
+            return SimpleNamespace(free=total - used)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
 
@@ -143,17 +123,10 @@ def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: 
 from pathlib import Path
 from infra.store import seal
 assert seal.hold(Path({str(held)!r}))
-print("held", flush=True)
-input()
+{SLEEP}
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    with pytest.raises(UsageError, match="0 bytes free"):
+    with a_process(program), pytest.raises(UsageError, match="0 bytes free"):
         seal.make_room(tmp_path, 1, "it")
-    process.communicate("\n")
     seal.make_room(tmp_path, 1, "it")
     assert not held.exists()
 

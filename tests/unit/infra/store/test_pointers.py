@@ -43,12 +43,15 @@ def test_a_late_create_or_swap_loses(store: Store) -> None:
     assert pointer.read() == back
 
 
-def test_a_lock_lies_in_the_store_and_nothing_where_the_command_was_called(
-    folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["aliases/m/champion", "p"])
+def test_a_lock_lies_in_the_store_and_no_draft_there_or_where_the_command_was_called(
+    folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    pointer = folder_store.pointer("p")
+    pointer = folder_store.pointer(path)
     pointer.swap(pointer.create(1), 2)
-    assert sha256(b"p").hexdigest()[:32] in os.listdir(Path(folder_store.uri, ".locks"))
+    with pytest.raises(FileExistsError):
+        folder_store.create(path, b"")
+    assert sha256(path.encode()).hexdigest()[:32] in os.listdir(Path(folder_store.uri, ".locks"))
     assert (os.listdir(), os.listdir(Path(folder_store.uri, ".tmp"))) == ([], [])

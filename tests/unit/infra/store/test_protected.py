@@ -5,31 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra import code_bundle
 from infra.store import Store, open_store
-
-NOBODY, COLLEAGUE, GROUP = 65534, 65533, 65534
+from tests.support.files import umask, write_files
+from tests.support.users import COLLEAGUE, GROUP, NOBODY, as_user, open_to_all
 
 
 def filled(root: Path) -> Store:
     """A store with a sealed directory, a bundle of code and a pointer that has moved once."""
     store = open_store(str(root))
     store.writer("datasets/k-0").put("a", b"a")
-    (root.parent / "file").write_bytes(b"b")
+    write_files(root.parent, {"file": b"b", "project/mine.py": "x = 1\n"})
     writer = store.writer("datasets/k-0")
     writer.put("b", root.parent / "file")
     writer.put_chunks("c", [memoryview(b"c")], root.parent)
     writer.seal("dataset", {}, {})
-    project = root.parent / "project"
-    project.mkdir(exist_ok=True)
-    (project / "mine.py").write_text("x = 1\n")
-    code_bundle.pack(project, store)
+    code_bundle.pack(root.parent / "project", store)
     moved(store)
     return store
 
@@ -45,33 +40,10 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and path.parent.name != ".locks"]
 
 
-def as_user(uid: int, work: Callable[[], object], umask: int = 0o022) -> None:
-    """Do `work` in a process of another user."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setresgid(GROUP, GROUP, GROUP)
-            os.setresuid(uid, uid, uid)
-            os.umask(umask)
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 @pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
+def shared(tmp_path: Path) -> Path:
     """A folder that every user can reach and write to."""
-    folder = tmp_path
-    while folder != Path(folder.anchor):
-        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-        folder = folder.parent
+    open_to_all(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
     place.chmod(0o2777)
@@ -79,14 +51,11 @@ def open_to_all(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o027, 0o440), (0o077, 0o400)])
-def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
-    before = os.umask(umask)
-    try:
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o027, 0o440), (0o077, 0o400)])
+def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path, mask: int, mode: int) -> None:
+    with umask(mask):
         store = filled(tmp_path / "store")
         assert moved(store) == 2
-    finally:
-        os.umask(before)
     modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "store")}
     assert len(modes) > 8
     assert {path: one for path, one in modes.items() if one != mode} == {}
@@ -98,32 +67,32 @@ def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path,
 
 
 @pytest.mark.root
-def test_a_user_cannot_write_in_place_and_can_do_all_else(open_to_all: Path) -> None:
+def test_a_user_cannot_write_in_place_and_can_do_all_else(shared: Path) -> None:
     def work() -> None:
-        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
-        store = filled(open_to_all / "store")
-        for path in files(open_to_all / "store"):
+        os.environ["TRAINWRIGHT_HOME"] = str(shared / "home")
+        store = filled(shared / "store")
+        for path in files(shared / "store"):
             with pytest.raises(PermissionError):
                 path.write_bytes(b"")
         [bundle] = store.list("code")
-        laid_out = code_bundle.unpack(store, store.manifest(f"code/{bundle}").ref, open_to_all / "unpacked")
+        laid_out = code_bundle.unpack(store, store.manifest(f"code/{bundle}").ref, shared / "unpacked")
         (laid_out / "mine.py").write_text("changed\n")
         store.remove("datasets/k-0", why="a test", by="a test")
         assert not store.exists("datasets/k-0/a")
-        shutil.rmtree(shutil.copytree(open_to_all / "store", open_to_all / "copy"))
-        shutil.rmtree(open_to_all / "store")
+        shutil.rmtree(shutil.copytree(shared / "store", shared / "copy"))
+        shutil.rmtree(shared / "store")
 
     as_user(NOBODY, work)
 
 
 @pytest.mark.root
-def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
-    store = open_to_all / "store"
+def test_a_store_of_a_group_is_everybodys_in_it(shared: Path) -> None:
+    store = shared / "store"
     store.mkdir()
     store.chmod(0o2770)
 
     def work() -> None:
-        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
+        os.environ["TRAINWRIGHT_HOME"] = str(shared / "home")
         filled(store)
 
     as_user(NOBODY, work, umask=0o002)
@@ -134,19 +103,16 @@ def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
     assert not (store / "datasets/k-0/a").exists()
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_a_store_that_is_made_is_closed_to_others_and_a_folder_that_is_there_stays_as_it_is(
-    tmp_path: Path, umask: int
+    tmp_path: Path, mask: int
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2775)
-    before = os.umask(umask)
-    try:
+    with umask(mask):
         for folder in (tmp_path / "project" / "store", shared):
             open_store(str(folder)).create("runs/r/x.json", b"1")
-    finally:
-        os.umask(before)
     modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (tmp_path / "project" / "store", shared)]
     assert modes == [0o700, 0o2775]
-    assert stat.S_IMODE((tmp_path / "project").stat().st_mode) == 0o777 & ~umask
+    assert stat.S_IMODE((tmp_path / "project").stat().st_mode) == 0o777 & ~mask

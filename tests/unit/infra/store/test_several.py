@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from infra.store.store import READERS, read_several
 
-
-class Away:
-    is_local = False
+AWAY: Any = SimpleNamespace(is_local=False)
 
 
 def test_requests_are_made_several_at_a_time_and_answers_stay_in_order() -> None:
@@ -21,8 +20,7 @@ def test_requests_are_made_several_at_a_time_and_answers_stay_in_order() -> None
         together.wait()  # it passes only if so many wait at once
         return -number
 
-    away: Any = Away()
-    assert read_several(away, read, range(2 * READERS)) == [-number for number in range(2 * READERS)]
+    assert read_several(AWAY, read, range(2 * READERS)) == [-number for number in range(2 * READERS)]
 
 
 def test_an_error_ends_what_has_not_begun() -> None:
@@ -32,7 +30,6 @@ def test_an_error_ends_what_has_not_begun() -> None:
         begun.append(number)
         raise ValueError(f"{number} is damaged")
 
-    away: Any = Away()
     with pytest.raises(ValueError, match="0 is damaged"):
-        read_several(away, read, range(100_000))
+        read_several(AWAY, read, range(100_000))
     assert len(begun) < 100_000

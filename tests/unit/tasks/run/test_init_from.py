@@ -20,6 +20,8 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import training_key
 from tests.support.damage import overwrite
+from tests.support.files import write_files
+from tests.support.stored_checkpoints import stored_checkpoint
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -35,13 +37,10 @@ def opened(store: Store, init_from: Any, **train: Any) -> Run:
 
 
 def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:
-    writer = store.writer(layout.checkpoint("trainings/k-0", step, 0))
-    writer.put("state.json", b"{}")
-    ref = writer.seal("checkpoint", {"step": step}, {})
+    checkpoint = stored_checkpoint(store, step)
     if verified:
-        store.create_json(layout.verified(ref.uri), {"checkpoint": ref.to_json()})
-    fields = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
-    return Checkpoint(ref=ref, key="k", step=step, **fields)
+        store.create_json(layout.verified(checkpoint.ref.uri), {"checkpoint": checkpoint.ref.to_json()})
+    return checkpoint
 
 
 def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store: Store, tmp_path: Path) -> None:
@@ -53,8 +52,7 @@ def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store
     registry.move_alias(store, None, version, receipt, {"run_id": "r"}, ())
     for name in ("digits@champion", "digits@1"):
         assert opened(store, name).resolved.init_from == checkpoint.ref
-    (tmp_path / "tiny").mkdir(exist_ok=True)
-    (tmp_path / "tiny" / "w.safetensors").write_bytes(WEIGHTS)
+    write_files(tmp_path / "tiny", {"w.safetensors": WEIGHTS})
     outside = opened(store, {"weights": "w.safetensors", "digest": DIGEST}).resolved
     manifest = store.verify(outside.init_from)
     assert (manifest.kind, manifest.provenance["tags"]) == ("import", {"team": "tests"})
@@ -65,9 +63,7 @@ def test_the_key_holds_what_is_begun_with_and_how_but_not_where_it_lies(store: S
     def key(init_from: Any) -> str:
         return training_key(opened(store, init_from), None)
 
-    (tmp_path / "tiny").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "tiny" / f"{name}.safetensors").write_bytes(WEIGHTS)
+    write_files(tmp_path / "tiny", dict.fromkeys(("a.safetensors", "b.safetensors"), WEIGHTS))
     sealed(store)
     sealed(store, 16)
     a, b = ({"weights": f"{name}.safetensors", "digest": DIGEST} for name in ("a", "b"))
@@ -97,23 +93,20 @@ REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
         CorruptError,
         "state.json does not hold the bytes that were sealed",
     ),
+    "marked as verified by another's mark": (
+        lambda store, uri: store.create_json(
+            layout.verified(uri), {"checkpoint": sealed(store, 16, verified=False).ref.to_json()}
+        ),
+        {"verified": False},
+        CorruptError,
+        "8-g0 is not the checkpoint that was verified",
+    ),
 }
-
-
-OTHERS = {"no such checkpoint": URI.replace("8-g0", "9-g0"), "no such model": "digits@champion"}
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_anything_starts(case: str, store: Store) -> None:
     harm, how, kind, sentence = REFUSED[case]
     harm(store, sealed(store, **how).ref.uri)
-    with pytest.raises(kind) as caught:
-        opened(store, OTHERS.get(case, URI))
-    assert sentence in str(caught.value)
-
-
-def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
-    other = sealed(store, 16)
-    store.create_json(layout.verified(sealed(store, verified=False).ref.uri), {"checkpoint": other.ref.to_json()})
-    with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
-        opened(store, URI)
+    with pytest.raises(kind, match=sentence):
+        opened(store, URI.replace("8-g0", "9-g0") if case == "no such checkpoint" else URI)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,27 +11,23 @@ from infra.written_files import record_written
 from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
+from tests.support.files import git, write_files
 from tests.support.tiny import answer, trainwright, write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 # Without torch, which takes seconds to import.
-NET = "from pathlib import Path\n\nHERE = Path(__file__).parent\n{body}\n\n\nclass Net: ...\n"
+NET = "from pathlib import Path\n\nHERE = Path(__file__).parent\n\n\nclass Net: ...\n"
 
 
-def project(folder: Path, body: str, files: dict[str, str], *, ignored: str = "", **sections: Any) -> Path:
-    spec = write_project(folder, sections)
-    (folder / "net.py").write_text(NET.format(body=body))
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    if ignored:
-        (folder / ".gitignore").write_text(ignored)
-        subprocess.run(["git", "-C", str(folder), "init"], check=True, capture_output=True)
+def project(folder: Path, files: dict[str, str], *, ignored: str = "") -> Path:
+    spec = write_project(folder)
+    write_files(folder, {"net.py": NET, ".gitignore": ignored, **files})
+    git(folder, "init")
     return spec
 
 
 def test_a_report_that_the_code_reads_is_named_with_the_reason(tmp_path: Path) -> None:
-    spec = project(tmp_path / "tiny", "", {"page.html": "a page"})
+    spec = project(tmp_path / "tiny", {"page.html": "a page"})
     record_written(spec.parent / "page.html")
     run = open_run(read_spec(spec), recorded=False)
     errors = [
@@ -75,7 +69,7 @@ UNFOUND = {
 @pytest.mark.parametrize("raised", UNFOUND)
 def test_a_file_that_a_hook_does_not_find_is_named_with_the_reason(raised: str, tmp_path: Path) -> None:
     files = {"raw/x.h5": "1", "deep/x.npy": "1", "deep/other.py": ""}
-    run = open_run(read_spec(project(tmp_path / "tiny", "", files, ignored="raw\n*.npy")), recorded=False)
+    run = open_run(read_spec(project(tmp_path / "tiny", files, ignored="raw\n*.npy")), recorded=False)
     trace = f'Traceback (most recent call last):\n  File "net.py"\n    open("deep/x.npy")\n{raised}\n'
     error = UserCodeError("The user's code raised what is below.", user_traceback=trace)
     explain_left_out(error, run.resolved, run.store)
@@ -86,9 +80,7 @@ def test_a_file_that_a_hook_does_not_find_is_named_with_the_reason(raised: str, 
 
 def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny", {"code": {"include": ["words/*"]}})
-    for name in ("secrets/db.json", "words/a.npy", "words/key.json"):
-        (spec.parent / name).parent.mkdir(exist_ok=True)
-        (spec.parent / name).write_text("12345")
+    write_files(spec.parent, dict.fromkeys(("secrets/db.json", "words/a.npy", "words/key.json"), "12345"))
     done = trainwright("plan", spec, "--no-estimate", "--json")
     assert done.returncode == 0, done.stderr
     code = answer(done)["code"]

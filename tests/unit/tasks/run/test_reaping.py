@@ -75,6 +75,12 @@ def site(project: Path, tmp_path: Path, home: Path) -> Site:
     return Site(open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="k", trigger="ci")))
 
 
+@pytest.fixture
+def other(site: Site, tmp_path: Path) -> Site:
+    """Another run in the same store."""
+    return Site(open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="other", trigger="ci")))
+
+
 @contextlib.contextmanager
 def renewed(lease: Lease) -> Iterator[None]:
     stop = threading.Event()
@@ -416,20 +422,17 @@ def _crash_of(site: Site, **other: Any) -> None:
     ids=["lease", "inputs", "spec", "crash of another run", "another crash", "execution of another run"],
 )
 def test_what_others_wrote_into_one_run_resumes_nothing_and_stops_no_other(
-    site: Site, tmp_path: Path, forge: Callable[[Site], None]
+    site: Site, other: Site, forge: Callable[[Site], None]
 ) -> None:
-    second = Site(
-        open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="other", trigger="ci"))
-    )
-    for one in (site, second):
+    for one in (site, other):
         one.dies()
     forge(site)
     found = {one.run_id: one for one in site.reaped()}
     assert {run_id: one.what for run_id, one in found.items()} == {
-        site.run.run_id: "lost", second.run.run_id: "resumed",
+        site.run.run_id: "lost", other.run.run_id: "resumed",
     }  # fmt: skip
     assert "\n" not in found[site.run.run_id].sentence
-    assert site.prefect.asked == [f"reap/{second.run.run_id}/0"]
+    assert site.prefect.asked == [f"reap/{other.run.run_id}/0"]
 
 
 def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,10 +445,8 @@ def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, m
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "memory"])
 def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_at(
-    how: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, site: Site, other: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = tmp_path / "tiny" / "pipeline.yaml"
-    other = Site(open_run(read_spec(spec), options=RunOptions(key="other", trigger="ci")))
     site.dies()
     other.dies()
     first, second = sorted([site.run.run_id, other.run.run_id], reverse=True)  # the order in which they are looked at

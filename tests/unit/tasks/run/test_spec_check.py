@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
         spec = write_project(
             tmp_path, {"contract": {**contract, "parameters": {**values, more: 1}}, "evaluate": evaluate}
         )
-        with pytest.raises(SpecError) as error:
+        words = re.escape(f"contract.parameters.{more}: no suite uses this parameter{hint}")
+        with pytest.raises(SpecError, match=f"^{words}"):
             read_spec(spec).check(None)
-        assert error.value.message == f"contract.parameters.{more}: no suite uses this parameter{hint}"
     with pytest.raises(SpecError, match="no suite uses this parameter; they use none"):
         read_spec(
             write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}})

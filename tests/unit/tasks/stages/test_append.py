@@ -118,21 +118,29 @@ def test_a_file_that_changes_a_type_has_all_sharded_again(rows: pa.Table, why: s
     assert f"all files were sharded again, because {why}" in stage._told(nights.run, second, None).sentence
 
 
-REFUSED: dict[str, tuple[list[pa.Table], str]] = {
-    "no rows": ([table(0, 0, a=pa.array([], pa.int64()))], "The source has no rows to shard"),
+REFUSED: dict[str, tuple[list[pa.Table], dict[str, Any], str]] = {
+    "no rows": ([table(0, 0, a=pa.array([], pa.int64()))], {}, "The source has no rows to shard"),
     "all columns of other types": (
         [table(0, a=1, b="x"), table(100, a="x", b=1), table(200, a="x", b="x")],
+        {},
         r"1.parquet: the column a is string, .* \(also .*2.parquet\); .*the column b is",
+    ),
+    "one key for all rows": (
+        [table(0, shop="x")],
+        {"split": {"key": "shop", "fractions": {"train": 0.7, "val": 0.1, "test": 0.2}}},
+        "leaves no rows for .*: all rows have the same key",
     ),
 }
 
 
-@pytest.mark.parametrize(("files", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_dataset_is_refused(files: list[pa.Table], sentence: str, nights: Nights) -> None:
+@pytest.mark.parametrize(("files", "shards", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_dataset_is_refused(
+    files: list[pa.Table], shards: dict[str, Any], sentence: str, nights: Nights
+) -> None:
     for number, rows in enumerate(files):
         nights.put(f"{number}.parquet", rows)
     with pytest.raises(UsageError, match=sentence):
-        nights.shard()
+        nights.shard(**shards)
 
 
 def test_lists_of_another_length_have_all_sharded_again(nights: Nights) -> None:

@@ -32,37 +32,41 @@ from tests.unit.tasks.stages.test_promote import place as place
 class Waiting:
     """A run of `place` that asks, each time it is resumed."""
 
-    def __init__(self, place: Place, n: int, *, recorded: bool = True, manual: bool = True) -> None:
+    def __init__(self, place: Place, n: int, *, manual: bool = True, **changes: Any) -> None:
+        """It begins with other fields of `promote`, as another run, or by another trigger if `changes` says so."""
         self.place, self.n = place, n
         self._begun: dict[str, Any] = {
             "run_id": f"run-{n}",
-            "recorded": recorded,
+            "recorded": True,
             "approval": "manual" if manual else "none",
             "approval_within": "36h",
+            **changes,
         }
         self.begin()
 
-    def begin(self, **changes: Any) -> None:
-        """Begin with other fields of `promote`, as another run, or by another trigger."""
-        self._begun |= changes
+    def begin(self) -> None:
         asks = dict(self._begun)
         self.run = self.place.run(asks.pop("run_id"), gate(min=0.5), gate(min_gain=0.0), **asks)
 
-    def resumed(self, force: str | None = None) -> Any:
-        return promote.find_or_make(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
+    def resumed(self) -> Any:
+        return promote.find_or_make(self.run, self.place.checkpoints[self.n], None, scored(self.n)).handoff
+
+    def refused(self, words: str = ".", kind: type[Exception] = ApprovalRefused) -> None:
+        """Resume it, which is refused with these words."""
+        with pytest.raises(kind, match=words):
+            self.resumed()
 
     def question(self) -> Question:
-        found = approvals.latest_question(self.place.store, self.run.run_id)
-        return found
+        return approvals.latest_question(self.place.store, self.run.run_id)
 
     def waits(self) -> Question:
         with pytest.raises(ApprovalPending):
             self.resumed()
         return self.question()
 
-    def answered_and_resumed(self) -> Any:
+    def answered_and_resumed(self, key: SigningKey | None = None) -> Any:
         self.waits()
-        self.answered()
+        self.answered(key=key)
         return self.resumed()
 
     def answered(self, decision: Any = "approved", key: SigningKey | None = None) -> None:
@@ -70,8 +74,7 @@ class Waiting:
 
 
 def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
-    run = Waiting(place, 1, manual=False)
-    run.begin(require=["approved"])  # as approval: manual
+    run = Waiting(place, 1, manual=False, require=["approved"])  # as approval: manual
     assert stage.pending(run.run) is None
     asked = run.waits()
     assert stage.pending(run.run) == asked
@@ -97,8 +100,7 @@ def test_a_refusal_is_final(place: Place) -> None:
     run.waits()
     run.answered("refused")
     for _ in range(2):
-        with pytest.raises(ApprovalRefused, match=r'ada refused it at .*: "seen"; tiny@champion names no version\.'):
-            run.resumed()
+        run.refused(r'ada refused it at .*: "seen"; tiny@champion names no version\.')
 
 
 def test_an_answer_after_the_deadline_is_refused_for_every_reader(
@@ -111,8 +113,7 @@ def test_an_answer_after_the_deadline_is_refused_for_every_reader(
     with pytest.raises(ApprovalRefused, match="came too late: nobody answered before the deadline"):
         run.answered()
     # This reader's clock says that there is time left.
-    with pytest.raises(ApprovalRefused, match="nobody answered before the deadline"):
-        run.resumed()
+    run.refused("nobody answered before the deadline")
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -147,20 +148,15 @@ def test_gates_are_computed_again_and_a_person_asked_again_if_the_champion_moved
 
 
 def test_a_stage_command_has_no_run_that_could_wait(place: Place) -> None:
-    with pytest.raises(UsageError, match="leaves no run that could wait"):
-        Waiting(place, 1, recorded=False).resumed()
+    Waiting(place, 1, recorded=False).refused("leaves no run that could wait", UsageError)
     assert place.compared == []
 
 
 def test_a_protected_alias_asks_although_the_spec_does_not(place: Place) -> None:
     protect(place.store, "tiny", "champion", "cto", "it is in the shop")
-    run = Waiting(place, 1, manual=False)
-    run.waits()
-    run.answered()
-    assert run.resumed().approval.by == "ada"
-    place_run = Waiting(place, 2, manual=False)
+    assert Waiting(place, 1, manual=False).answered_and_resumed().approval.by == "ada"
     unprotect(place.store, "tiny", "champion", "cto", "moved")
-    assert place_run.resumed().approval is None
+    assert Waiting(place, 2, manual=False).resumed().approval is None
 
 
 def test_a_rollback_of_a_protected_alias_needs_a_reason(place: Place) -> None:
@@ -181,8 +177,7 @@ def test_decisions_about_protection_are_kept_and_a_gap_is_damage(place: Place) -
     assert [one.reason for one in found] == ["reason 0", "reason 1", "reason 2"]
     assert datetime.fromisoformat(found[-1].at) <= datetime.fromisoformat(now())
     place.store.create_json(layout.protection("tiny", "champion", 4), found[0].to_json())
-    with pytest.raises(CorruptError, match=r"3\.json is missing"):
-        Waiting(place, 1, manual=False).resumed()
+    Waiting(place, 1, manual=False).refused(r"3\.json is missing", CorruptError)
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +237,7 @@ def test_a_forged_answer_in_the_store_promotes_nothing(place: Place, keys: list[
     asked = run.waits()
     mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked_at)
     approvals.give(place.store, asked, FORGERIES[forgery](mine, keys))
-    with pytest.raises(ApprovalRefused):
-        run.resumed()
+    run.refused()
     assert registry.read_alias(place.store, "tiny", "champion") is None
 
 
@@ -257,8 +251,7 @@ def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: lis
     for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("infra.approvals.answer_to", lambda *_, forged=forged: forged)
-            with pytest.raises(ApprovalRefused):
-                second.resumed()
+            second.refused()
 
 
 @pytest.mark.parametrize("field", ["alias", "model"])
@@ -270,8 +263,7 @@ def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
     asked = stage._question(run.run, (place.checkpoints[1], scored(1)), [], None, "", 0)
     approvals.ask(place.store, asked.model_copy(update={field: "other"}))
     run.answered(key=keys[0])
-    with pytest.raises(CorruptError, match=r"which the run run-1 does not promote to"):
-        run.resumed()
+    run.refused("which the run run-1 does not promote to", CorruptError)
     assert registry.read_alias(place.store, "tiny", "champion") is None
 
 
@@ -282,8 +274,7 @@ def test_an_approval_does_not_survive_a_rollback_and_a_release(place: Place) -> 
     waiting.answered()
     place.promoted(2, run_id="other")
     rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
-    with pytest.raises(OnHold):
-        waiting.resumed()
+    waiting.refused(kind=OnHold)
     release(place.store, "tiny", "champion", 2, "the test set was wrong", ANN)
     again = waiting.waits()
     assert (again.n, again.champion, again.candidate) == (1, first.champion, first.candidate), "the same comparison"

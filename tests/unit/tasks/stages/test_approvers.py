@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.approvals import Answer, Protection
-from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
+from data_contracts.errors import ApprovalPending, CorruptError, UsageError
 from infra import approvals
 from infra.approvals import protections, signed, signed_protection
 from infra.models import registry
@@ -76,11 +76,6 @@ def put(place: Place, n: int, decision: Protection) -> None:
     place.store.create_json(path, decision.to_json())
 
 
-def naming(run: Waiting, *named: str) -> Waiting:
-    run.begin(approvers=list(named))
-    return run
-
-
 def given(run: Waiting, key: SigningKey) -> None:
     """An answer that is written past the command, which would refuse a stranger's key."""
     asked = run.question()
@@ -134,24 +129,18 @@ def test_a_writer_of_the_store_adds_no_approver(
 ) -> None:
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["ada"]), keys["release"])
     act(place, keys)
-    with pytest.raises(CorruptError, match=words) as refused:
-        Waiting(place, 1, manual=False).resumed()
-    assert refused.value.exit_code == 6
+    Waiting(place, 1, manual=False).refused(words, CorruptError)
     assert registry.read_alias(place.store, "tiny", "champion") is None
 
 
 def test_a_decision_that_a_receipt_names_cannot_be_deleted(place: Place, keys: dict[str, SigningKey]) -> None:
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["ada"]), keys["release"])
-    run = Waiting(place, 1, manual=False)
-    run.waits()
-    run.answered(key=keys["ada"])
-    run.resumed()
+    Waiting(place, 1, manual=False).answered_and_resumed(keys["ada"])
     place.store.forget(layout.protection("tiny", "champion", 0))
     for attempt in (None, pems(keys["mallory"])):
         if attempt:
             forge(place, 0, keys["mallory"])
-        with pytest.raises(CorruptError, match="is not the one that its newest receipt names"):
-            Waiting(place, 2, manual=False).resumed()
+        Waiting(place, 2, manual=False).refused("is not the one that its newest receipt names", CorruptError)
     assert place.now() == (1, [])
 
 
@@ -160,18 +149,12 @@ def test_without_a_release_key_nothing_vouches_and_the_receipt_says_so(
 ) -> None:
     monkeypatch.delenv(SIGNING_KEY)
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["ada"]))
-    run = Waiting(place, 1, manual=False)
-    run.waits()
-    run.answered(key=keys["ada"])
-    assert run.resumed().approval.vouched == ""
+    assert Waiting(place, 1, manual=False).answered_and_resumed(keys["ada"]).approval.vouched == ""
 
 
 def test_a_plain_protection_of_an_earlier_version_still_asks(place: Place, keys: dict[str, SigningKey]) -> None:
     forge(place, 0)
-    run = Waiting(place, 1, manual=False)
-    run.waits()
-    run.answered()
-    assert run.resumed().approval.keys == []
+    assert Waiting(place, 1, manual=False).answered_and_resumed().approval.keys == []
 
 
 def test_once_a_decision_is_signed_the_next_must_be(place: Place, keys: dict[str, SigningKey]) -> None:
@@ -185,7 +168,7 @@ def test_once_a_decision_is_signed_the_next_must_be(place: Place, keys: dict[str
 
 
 def test_the_spec_names_whose_answers_count(place: Place, keys: dict[str, SigningKey], folder: Path) -> None:
-    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
+    run = Waiting(place, 1, manual=False, approvers=[f"file:{folder / 'ada' / PUBLIC_FILE}"])
     assert run.waits().approvers == [keys["ada"].public.id]
     with pytest.raises(UsageError, match="takes signed answers only"):
         run.answered()
@@ -199,7 +182,7 @@ def test_the_spec_names_whose_answers_count(place: Place, keys: dict[str, Signin
 def test_a_key_in_the_store_that_the_spec_does_not_name_approves_nothing(
     place: Place, keys: dict[str, SigningKey], folder: Path, signed_too: bool
 ) -> None:
-    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
+    run = Waiting(place, 1, manual=False, approvers=[f"file:{folder / 'ada' / PUBLIC_FILE}"])
     asked = run.waits()
     both = pems(keys["ada"], keys["mallory"])
     if signed_too:
@@ -207,28 +190,24 @@ def test_a_key_in_the_store_that_the_spec_does_not_name_approves_nothing(
     else:
         forge(place, 0, keys["ada"], keys["mallory"])
     given(run, keys["mallory"])
-    with pytest.raises(ApprovalRefused, match="is not signed by an approver"):
-        run.resumed()
+    run.refused("is not signed by an approver")
     assert approvals.stored_answer(place.store, asked) is not None
 
 
 def test_an_id_suffices_if_the_store_has_the_key(place: Place, keys: dict[str, SigningKey]) -> None:
     with pytest.raises(UsageError, match="names only ids of keys, and the alias has no approvers' keys"):
-        naming(Waiting(place, 1), keys["ada"].public.id).answered_and_resumed()
+        Waiting(place, 1, approvers=[keys["ada"].public.id]).answered_and_resumed()
     forge(place, 0, keys["mallory"], keys["ada"])
-    run = naming(Waiting(place, 2), keys["ada"].public.id)
-    run.waits()
-    run.answered(key=keys["ada"])
-    assert run.resumed().approval.vouched == "spec"
+    run = Waiting(place, 2, approvers=[keys["ada"].public.id])
+    assert run.answered_and_resumed(keys["ada"]).approval.vouched == "spec"
 
 
 def test_no_key_is_left_if_spec_and_protection_agree_on_none(
     place: Place, keys: dict[str, SigningKey], folder: Path
 ) -> None:
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["release"]), keys["release"])
-    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
-    with pytest.raises(UsageError, match="Nobody could approve for tiny@champion: none of the keys"):
-        run.resumed()
+    run = Waiting(place, 1, manual=False, approvers=[f"file:{folder / 'ada' / PUBLIC_FILE}"])
+    run.refused("Nobody could approve for tiny@champion: none of the keys", UsageError)
     assert approvals.latest_question(place.store, "run-1") is None, "nobody is asked whose answer could not count"
 
 
@@ -238,15 +217,14 @@ def test_a_key_file_that_others_can_write_names_nobody(
     path = tmp_path / "ada.pub.pem"
     path.write_bytes((folder / "ada" / PUBLIC_FILE).read_bytes())
     path.chmod(0o666)
-    with pytest.raises(UsageError, match="other users can change"):
-        naming(Waiting(place, 1), f"file:{path}").resumed()
+    run = Waiting(place, 1, approvers=[f"file:{path}"])
+    run.refused("other users can change", UsageError)
     path.unlink()
-    with pytest.raises(UsageError, match=r"promote\.approvers: the key file .* cannot be read"):
-        naming(Waiting(place, 1), f"file:{path}").resumed()
+    run.refused(r"promote\.approvers: the key file .* cannot be read", UsageError)
 
 
 def test_a_signed_answer_says_what_it_is_about(place: Place, keys: dict[str, SigningKey], folder: Path) -> None:
-    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
+    run = Waiting(place, 1, manual=False, approvers=[f"file:{folder / 'ada' / PUBLIC_FILE}"])
     asked = run.waits()
     run.answered(key=keys["ada"])
     stored = approvals.stored_answer(place.store, asked)
@@ -258,15 +236,14 @@ def test_a_signed_answer_says_what_it_is_about(place: Place, keys: dict[str, Sig
     path = layout.answer(asked.run_id, 0)
     place.store.forget(path)
     place.store.create_json(path, lying.to_json())
-    with pytest.raises(ApprovalRefused, match="signed an answer about something else"):
-        run.resumed()
+    run.refused("signed an answer about something else")
 
 
 def test_a_signed_approval_counts_in_no_copy_of_its_store(
     place: Place, keys: dict[str, SigningKey], folder: Path, tmp_path: Path
 ) -> None:
     """The copy asks again; what a person signed there is for the copy."""
-    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
+    run = Waiting(place, 1, manual=False, approvers=[f"file:{folder / 'ada' / PUBLIC_FILE}"])
     original = place.store
     asked = run.waits()
     run.answered(key=keys["ada"])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from data_contracts.errors import ApprovalRefused, UsageError
+from data_contracts.errors import UsageError
 from infra import approvals
 from tasks.stages.rollback import rollback
 from tests.unit.tasks.stages.test_approval import Waiting
@@ -21,8 +21,7 @@ def test_a_newer_question_supersedes_those_that_nobody_answered(place: Place) ->
     newest = runs[2].waits()
     assert approvals.superseded_by(place.store, newest) == ["run-2"], "run-1 was superseded by run-2 before"
     for run, by in zip(runs[:2], ("run-2", "run-3"), strict=True):
-        with pytest.raises(ApprovalRefused, match=f"the run {by} asked about tiny@champion later, and so superseded"):
-            run.resumed()
+        run.refused(f"the run {by} asked about tiny@champion later, and so superseded")
         with pytest.raises(UsageError, match=f"the run {by} asked about tiny@champion later"):
             run.answered()
     runs[2].answered()
@@ -39,44 +38,35 @@ def test_a_question_that_was_answered_is_not_superseded(place: Place) -> None:
 
 
 def test_another_alias_is_another_question(place: Place) -> None:
-    first, second = Waiting(place, 1), Waiting(place, 2)
+    first = Waiting(place, 1)
     first.waits()
-    second.begin(alias="canary")
-    second.waits()
+    Waiting(place, 2, alias="canary").waits()
     first.answered()
     assert first.resumed().version == 1
 
 
-def refused_once(place: Place) -> Waiting:
+def refuse_once(place: Place) -> None:
     place.promoted(1)
     run = Waiting(place, 2)
     run.waits()
     run.answered("refused")
-    return run
 
 
 def nightly(place: Place, n: int, number: int = 9) -> Waiting:
     """A later run of the same candidate, which a schedule began."""
-    run = Waiting(place, n)
-    run.begin(run_id=f"night-{number}", trigger="schedule")
-    return run
+    return Waiting(place, n, run_id=f"night-{number}", trigger="schedule")
 
 
 def test_nobody_is_asked_again_by_a_schedule_what_they_refused(place: Place) -> None:
-    refused_once(place)
+    refuse_once(place)
     for number in range(3):
-        with pytest.raises(
-            ApprovalRefused, match=r'ada refused it at .*: "seen", in the run run-2, which had the same'
-        ):
-            nightly(place, 2, number).resumed()
+        nightly(place, 2, number).refused('ada refused it at .*: "seen", in the run run-2, which had the same')
         assert approvals.latest_question(place.store, f"night-{number}") is None
-    by_hand = nightly(place, 2)
-    by_hand.begin(trigger="cli")
-    by_hand.waits()
+    Waiting(place, 2, run_id="by-hand", trigger="cli").waits()
 
 
 def test_another_candidate_or_champion_is_asked_about_after_a_refusal(place: Place) -> None:
-    refused_once(place)
+    refuse_once(place)
     nightly(place, 3).waits()
     place.promoted(3, run_id="other")
     rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
@@ -89,6 +79,5 @@ def test_an_expired_question_is_asked_again_by_the_next_night(place: Place, monk
     late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
     with monkeypatch.context() as patch:
         patch.setattr("infra.approvals.time_of", lambda _: late)
-        with pytest.raises(ApprovalRefused, match="nobody answered"):
-            run.resumed()
+        run.refused("nobody answered")
     nightly(place, 2).waits()

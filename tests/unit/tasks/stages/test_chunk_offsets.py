@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import CUT
 from infra.store import Store
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.raced import Memory
 from tests.support.runs import make_run
 from tests.support.shard_rows import rows_in
@@ -50,11 +51,8 @@ class Project:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.cut = folder, []
         write_project(folder)
-        (folder / "words.py").write_text(CODE)
-        (folder / "vocabulary.json").write_text(json.dumps({"pattern": r"\S+"}))
-        (folder / "corpus").mkdir()
-        for name, text in DOCUMENTS.items():
-            (folder / "corpus" / name).write_bytes(text.encode())
+        write_files(folder, {"words.py": CODE, "vocabulary.json": json.dumps({"pattern": r"\S+"})})
+        write_files(folder / "corpus", DOCUMENTS)
         length = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "max_value": 4}}
         (folder / "suite.json").write_text(json.dumps({"name": "corpus", "expectations": [length]}))
         real = contract_check.run_here
@@ -83,15 +81,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path / "tiny", monkeypatch)
 
 
-def report_of(run: Run) -> ContractReport:
-    key = validate.contract_key(run)
-    report = validate.make_report(run, key).handoff
-    return report
-
-
 def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
     run = project.run()
-    report = report_of(run)
+    report = validate.make_report(run, validate.contract_key(run)).handoff
     assert report.accepted
     dataset = shard._make(run, report)
     # Two documents of equal bytes are one cut; and both stages read by it.
@@ -145,13 +137,10 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), CorruptError("damaged"), UsageError("not permitted")])
 def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def manifest(uri: str) -> None:
-        raise error
-
     store = Store(Memory(), {})
     monkeypatch.setattr(store, "attempts", lambda area, key: [0, 1])
     monkeypatch.setattr(store, "claim", lambda uri: True)
-    monkeypatch.setattr(store, "manifest", manifest)
+    monkeypatch.setattr(store, "manifest", Mock(side_effect=error))
     assert contract_check._known(make_run(store), "key", ["document"]) == {}
 
 

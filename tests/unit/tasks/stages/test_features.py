@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport
 from infra.contract.file_statistics import read_profile
 from tasks.queries.plan import plan
@@ -17,6 +15,8 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
+from tests.support.expectations import E
+from tests.support.files import write_files
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
@@ -31,20 +31,13 @@ def build(batch):
 """
 
 
-def E(name: str, **kwargs: Any) -> dict[str, Any]:
-    return {"type": f"expect_{name}", "kwargs": kwargs}
-
-
 IN_TWO = E("column_values_to_be_between", column="twice", min_value=-2, max_value=2)
 IN_ONE = E("column_values_to_be_between", column="twice", min_value=-1, max_value=1)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "features_of_a_test.py").write_text(TRANSFORM)
-    return folder
+    return write_files(tmp_path / "tiny", {"features_of_a_test.py": TRANSFORM})
 
 
 def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
@@ -113,12 +106,3 @@ def test_a_sensitive_column_that_the_transform_keeps_is_masked(folder: Path) -> 
     run = opened(folder, E("column_values_to_be_between", column="a", min_value=2), sensitive=["a", "b"])
     assert shard.find_or_make(run, validate(run)).error is not None
     assert set(report_of(run).failures[0].values) == {"•••"}
-
-
-def test_what_cannot_be_is_refused_when_the_spec_is_read(folder: Path) -> None:
-    suite = json.dumps({"suite": "none.json"})
-    spec = write_project(folder)
-    with pytest.raises(SpecError, match=r"contract\.features\.suite: there is no file none\.json"):
-        open_run(read_spec(spec, [f"contract.features={suite}"]), recorded=False)
-    with pytest.raises(SpecError, match=r"contract\.features: needs shards\.format: parquet"):
-        open_run(read_spec(spec, ["contract.features.suite=suite.json", "shards.format=tfrecord"]), recorded=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,8 @@ def spec(**settings: Any) -> TrainSpec:
 
 @pytest.mark.parametrize(("settings", "name", "sizes", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_fit_is_refused(settings: dict[str, Any], name: str, sizes: dict[str, int], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         check_memory(spec(**settings), machine(name), ModuleSizes(**sizes))
-    assert str(refused.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,3 @@ def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(tmp_path: Pat
     with pytest.raises(UsageError, match=r"^train\.shard_modules: the module has no Block\. It has "):
         plan(open_run(read_spec(path), store_uri=store), stages())
     assert not open_store(store).list("trainings"), layout.runs()
-
-
-def test_more_devices_than_a_node_has_are_refused(tmp_path: Path) -> None:
-    train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "machine": "azure-nc24ads-a100-v4"}
-    path = write_project(tmp_path / "tiny", {"train": train})
-    with pytest.raises(UsageError) as refused:
-        open_run(read_spec(path), store_uri=str(tmp_path / "store"))
-    assert str(refused.value) == (
-        "train.devices: 2, but the machine azure-nc24ads-a100-v4 has 1. Ask for at most 1, or for more train.nodes, or "
-        "train.machine aws-p4d.24xlarge."
-    )

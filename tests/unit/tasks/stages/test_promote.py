@@ -13,13 +13,14 @@ from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
-from infra.store import Store, layout
+from infra.store import Store
 from tasks.run.run import Run
 from tasks.stages import promote as stage
 from tasks.stages.promote import promote
 from tasks.stages.rollback import rollback
 from tests.support.raced import Memory
 from tests.support.runs import make_run
+from tests.support.stored_checkpoints import stored_checkpoint
 
 NAME = "tiny@champion"
 STARTED = "2026-11-22T10:00:00+00:00"
@@ -35,16 +36,10 @@ class Place:
         self.store = Store(backend or Memory(), {})
         self.compared: list[tuple[int, int, list[str]]] = []
         self.asked: list[tuple[str, ...]] = []
-        self.checkpoints = {n: self._checkpoint(n) for n in SCORES}
+        self.checkpoints = {n: stored_checkpoint(self.store, n, state="verified") for n in SCORES}
         patch.setattr(stage, "comparable", self._comparable)
         patch.setattr(Run, "provenance", lambda run, *parents: self._provenance(run, *parents))
         patch.setattr(Run, "with_recipe", lambda run, provenance: provenance)
-
-    def _checkpoint(self, n: int) -> Checkpoint:
-        writer = self.store.writer(layout.checkpoint("trainings/k-0", n, 0))
-        ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
-        told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1, "state": "verified"}
-        return Checkpoint(ref=ref, key="k", step=n, **told)
 
     def _comparable(
         self, run: Run, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, dataset: Any, names: Any

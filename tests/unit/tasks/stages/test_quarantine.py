@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import stat
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport, Dataset
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import read_handoff
@@ -102,19 +100,6 @@ def test_above_the_share_validate_rejects_and_seals_no_rows(spec: Path) -> None:
     assert sentence in done.error.message
     assert not (Path(run.store.local(done.ref)) / FILE).exists()
     assert validate.find_or_make(opened(spec, "contract.quarantine.max_share=0.004")).status == "reused"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["contract.quarantine.max_share=1.5"], "contract.quarantine.max_share"),
-        (["contract.quarantine.max_share=-0.1"], "contract.quarantine.max_share"),
-        ([ON, "shards.append=true"], "contract.quarantine: and shards.append exclude each other"),
-    ],
-)
-def test_what_cannot_be_is_refused_when_the_spec_is_read(spec: Path, overrides: list[Any], sentence: str) -> None:
-    with pytest.raises(SpecError, match=sentence):
-        opened(spec, *overrides)
 
 
 def test_values_of_a_sensitive_column_are_not_in_the_stored_rows(spec: Path) -> None:

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import GateNotMet, SpecError, UsageError
+from data_contracts.errors import GateNotMet, UsageError
 from data_contracts.handoffs import Dataset, Ref
-from data_contracts.load import load_spec
 from flows.cli import main
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
 from tasks.run.run import Run
 from tasks.stages.approval import met_requirements, refuse_early, signing_key
+from tests.support.commands import json_of
 from tests.support.reseal import reseal
 from tests.support.runs import make_run
 from tests.support.signed import MODEL, SUITE, SignedStore, pair
-from tests.support.tiny import SPEC, write_project
+from tests.support.tiny import SPEC
 
 ALL = ["contract", "clean_commit"]
 
@@ -70,16 +70,6 @@ def test_what_is_known_at_the_start_is_refused_there(
     assert refused.value.remedy
 
 
-def contract_with(made: SignedStore, suite: dict[str, Any] | None, report: dict[str, Any]) -> None:
-    """Seal another contract report in the dataset's lineage."""
-    folder = made.root / "contracts" / "c-0"
-    handoff = {**json.loads((folder / "handoff.json").read_bytes()), **report}
-    files = {"handoff.json": json.dumps(handoff).encode()}
-    ref = reseal(made.root, "contracts/c-0", files, lambda settings: settings.update(suite=suite))
-    parents = [ref.to_json()] if suite is not None else []
-    made.dataset = reseal(made.root, "datasets/d-0", provenance=lambda about: about.update(parents=parents))
-
-
 BROKEN = {"expectation": "expect_column_to_exist", "column": "a", "severity": "critical", "rows": 1, "sentence": "x"}
 WARNING = {"expectations": [{**SUITE["expectations"][0], "severity": "warning"}]}
 
@@ -97,7 +87,13 @@ WARNING = {"expectations": [{**SUITE["expectations"][0], "severity": "warning"}]
 def test_a_contract_that_says_too_little_is_not_enough(
     suite: dict[str, Any] | None, report: dict[str, Any], words: str, made: SignedStore
 ) -> None:
-    contract_with(made, suite, report)
+    """Another contract report is in the dataset's lineage."""
+    folder = made.root / "contracts" / "c-0"
+    handoff = {**json.loads((folder / "handoff.json").read_bytes()), **report}
+    files = {"handoff.json": json.dumps(handoff).encode()}
+    ref = reseal(made.root, "contracts/c-0", files, lambda settings: settings.update(suite=suite))
+    parents = [ref.to_json()] if suite is not None else []
+    made.dataset = reseal(made.root, "datasets/d-0", provenance=lambda about: about.update(parents=parents))
     with pytest.raises(GateNotMet, match=f"asks for contract, and {words}"):
         judged(made, "contract")
 
@@ -124,26 +120,9 @@ def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:
     assert signing_key(run_of(made)) is None
 
 
-@pytest.mark.parametrize(
-    ("promote", "words"),
-    [
-        ({"sign": "-----BEGIN PRIVATE KEY-----abcdef"}, "must name a key as file:PATH or env:NAME"),
-        ({"sign": ["file:a", "file:b"]}, "promote.sign"),
-        ({"require": ["signed", "signed"]}, "names signed twice"),
-        ({"require": ["blessed"]}, "promote.require"),
-    ],
-)
-def test_a_spec_with_two_signers_or_a_key_in_it_is_refused(promote: dict[str, Any], words: str, tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny", {"promote": promote})
-    with pytest.raises(SpecError, match=words) as refused:
-        load_spec(spec, ())
-    assert "abcdef" not in str(refused.value)
-
-
 def test_a_pair_of_keys_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
-    assert main(["key", "new", str(folder), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json_of(capsys, "key", "new", str(folder), "--json")
     assert (answer["private"], answer["public"]) == (str(folder / PRIVATE_FILE), str(folder / PUBLIC_FILE))
     assert stat.S_IMODE((folder / PRIVATE_FILE).stat().st_mode) == 0o600
     assert (folder / PRIVATE_FILE).read_text().splitlines()[1] not in json.dumps(answer)

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from infra.store import Store
 from tasks.pages.facts import Facts
@@ -61,12 +60,6 @@ def test_an_empty_split_is_warned_about_and_chance_is_not(
 ) -> None:
     nights.put("1.parquet", rows)
     assert re.findall(r"warning: [^;(]*asked for", nights.sentence(nights.shard(split=split))) == warned
-
-
-def test_all_rows_with_one_key_are_refused_with_the_reason(nights: Nights) -> None:
-    nights.put("1.parquet", shops([100]))
-    with pytest.raises(UsageError, match="leaves no rows for .*: all rows have the same key"):
-        nights.shard(**SKEWED)
 
 
 def test_every_row_that_is_in_no_split_has_a_cause(tmp_path: Path) -> None:

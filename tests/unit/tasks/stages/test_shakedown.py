@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,23 +25,12 @@ DATASET: Any = object()
 RUN = make_run(spec=SPEC)
 
 
-class Child:
-    """Carries out the shakedown of a key, as `answers` does, and counts how often it was asked."""
-
-    def __init__(self) -> None:
-        self.key, self.asked = "a", 0
-        self.answers: Callable[[], Shaken] = Shaken
-
-    def __call__(self, *_: Any, **__: Any) -> Shaken:
-        self.asked += 1
-        return self.answers()
-
-
 @pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Carries out the shakedown of its `key` in place of a process."""
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path))
     monkeypatch.delenv(NO_SHAKEDOWN, raising=False)
-    made = Child()
+    made = Mock(return_value=Shaken(), key="a")
     monkeypatch.setattr(train, "run_child", made)
     monkeypatch.setattr(Run, "project", lambda run: tmp_path)
     monkeypatch.setattr(train, "_shakedown_request", lambda run, dataset: None)
@@ -51,36 +39,36 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
     return made
 
 
-def test_one_that_passed_is_kept(child: Child, caplog: pytest.LogCaptureFixture) -> None:
-    child.answers = lambda: Shaken(remarks=["It took few rows."])
+def test_one_that_passed_is_kept(child: Mock, caplog: pytest.LogCaptureFixture) -> None:
+    child.return_value = Shaken(remarks=["It took few rows."])
     shake_down(RUN, DATASET)
     shake_down(RUN, DATASET)
-    assert (child.asked, caplog.messages) == (1, ["shakedown: It took few rows."])
+    assert (child.call_count, caplog.messages) == (1, ["shakedown: It took few rows."])
     for number in range(MOST_KEPT):
         child.key = f"b{number}"
         shake_down(RUN, DATASET)
     child.key = "a"
     shake_down(RUN, DATASET)
-    assert child.asked == MOST_KEPT + 2, "the oldest was forgotten"
+    assert child.call_count == MOST_KEPT + 2, "the oldest was forgotten"
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("It took too much."), Hung("It did not end.")])
 def test_one_that_does_not_end_is_told_and_tried_again(
-    child: Child, error: Exception, caplog: pytest.LogCaptureFixture
+    child: Mock, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    child.answers = Mock(side_effect=error)
+    child.side_effect = error
     for asked in (1, 2):
         shake_down(RUN, DATASET)
-        assert child.asked == asked
+        assert child.call_count == asked
     assert str(error).split(".")[0] in caplog.messages[0]
 
 
-def test_what_it_finds_ends_the_run(child: Child) -> None:
-    child.answers = Mock(side_effect=UserCodeError("It raised."))
+def test_what_it_finds_ends_the_run(child: Mock) -> None:
+    child.side_effect = UserCodeError("It raised.")
     for _ in range(2):
         with pytest.raises(UserCodeError, match="It raised"):
             shake_down(RUN, DATASET)
-    assert child.asked == 2
+    assert child.call_count == 2
 
 
 UNTRIED = {
@@ -94,18 +82,18 @@ UNTRIED = {
 
 @pytest.mark.parametrize(("spec", "why"), UNTRIED.values(), ids=UNTRIED)
 def test_where_there_is_nothing_to_try_it_is_said(
-    child: Child, spec: Any, why: Any, caplog: pytest.LogCaptureFixture
+    child: Mock, spec: Any, why: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "trainwright"):
         shake_down(make_run(spec=spec), None)
-    assert child.asked == 0
+    assert child.call_count == 0
     assert caplog.messages == [f"no shakedown of the training now: {why}"]
 
 
-def test_it_can_be_left_out(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_left_out(child: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NO_SHAKEDOWN, "1")
     shake_down(RUN, DATASET)
-    assert child.asked == 0
+    assert child.call_count == 0
 
 
 def test_a_training_that_has_outlived_its_first_weights_is_tried_without_them(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError
 from infra.records.handoffs import verify_elsewhere
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tests.support.damage import overwrite
+from tests.support.files import write_files
 from tests.support.nights import SPLIT, Nights, table, uris
 from tests.support.tiny import write_project
 
@@ -83,22 +83,8 @@ def test_a_broken_parent_is_neither_extended_nor_reused(nights: Nights) -> None:
     assert again.ref.uri != second.ref.uri
 
 
-@pytest.mark.parametrize(
-    ("split", "sentence"),
-    [
-        ({"time": "a"}, r"append: and split.time with split.fractions exclude each other"),
-        ({"column": "a", "key": "id"}, r"append: and split.key beside split.column exclude each other"),
-        ({"time": "a", "boundaries": {"test": "2026-01-01"}, "key": "id"}, r"append: and split.key beside split.time"),
-    ],
-)
-def test_splits_that_look_at_old_rows_cannot_be_extended(nights: Nights, split: dict, sentence: str) -> None:
-    with pytest.raises(SpecError, match=sentence):
-        nights.open(split=split)
-
-
 def test_documents_that_are_not_divided_are_said(nights: Nights) -> None:
-    for number in range(12):
-        (nights.folder / "days" / f"{number}.txt").write_text("a\n" * (2 if number else 40))
+    write_files(nights.folder / "days", {f"{number}.txt": "a\n" * (2 if number else 40) for number in range(12)})
     split = {"by": "position", "fractions": {"train": 0.5, "test": 0.5}, "gap": 1}
     source = {"uri": "days/*.txt", "format": "text", "pieces": {"lines": 1}}
     shards = {"split": split, "target_size_bytes": 2048}

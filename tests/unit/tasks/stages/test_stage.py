@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -147,9 +148,7 @@ def test_without_a_key_a_stage_is_skipped() -> None:
     ("kind", "status"), [(UsageError, "rejected"), (UserCodeError, "rejected"), (StorageUnavailable, "failed")]
 )
 def test_what_its_check_refuses_is_rejected_and_not_failed(run: Run, kind: type[TrainwrightError], status: str) -> None:
-    def check(run: Run) -> None:
-        raise kind("it would fail later")
-
+    check = Mock(side_effect=kind("it would fail later"))
     with pytest.raises(kind, match="later"):
         replace(Shelf().stage(), check=check)(run)
     assert run.live.results["toy"].status == status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,6 +47,12 @@ def store(promoted: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return Path(shutil.copytree(promoted[1], tmp_path_factory.mktemp("store") / "store"))
 
 
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test that changes it."""
+    return Path(shutil.copytree(store, tmp_path / "store"))
+
+
 def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
     spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,12 +67,8 @@ def test_a_panic_of_a_library_is_a_failure_and_no_stop(
     spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
-
-    def check() -> None:
-        raise panic("index out of bounds")
-
     run = opened(spec, store)
-    monkeypatch.setattr(stopping, "check", check)
+    monkeypatch.setattr(stopping, "check", Mock(side_effect=panic("index out of bounds")))
     with pytest.raises(panic):
         validate(run)
     assert (run.live.results["validate"].status, run.live.results["validate"].sentence) == (
@@ -101,34 +104,29 @@ def test_the_same_weights_from_other_arguments_are_another_checkpoint(spec: Path
     assert evaluation_key(one, first, sets) != evaluation_key(one, second, sets)
 
 
-def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Path) -> None:
-    run = opened(spec, store)
+def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, copy: Path) -> None:
+    run = opened(spec, copy)
     dataset = shard(run, validate(run))
     key = training_key(run, dataset)
     _, checkpoint, _ = find_training(run, key)
-    mark = layout.quarantined(checkpoint.ref.uri)
-    run.store.create_json(mark, {"schema_version": 1, "reason": "not finite"})
-    try:
-        assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
-    finally:
-        (store / mark).unlink()
+    reason = {"schema_version": 1, "reason": "not finite"}
+    run.store.create_json(layout.quarantined(checkpoint.ref.uri), reason)
+    assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
 
 
-def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, store: Path, tmp_path: Path) -> None:
-    # Another attempt would be the newest one for the tests that share the store.
-    store = Path(shutil.copytree(store, tmp_path / "store"))
-    run = opened(spec, store, fresh=True)
+def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, copy: Path) -> None:
+    run = opened(spec, copy, fresh=True)
     dataset = shard(run, validate(run))
     key = training_key(run, dataset)
     training, found, _ = find_training(run, key)
     assert found is None
     made = train(run, dataset)
     assert made.training == training
-    assert find_training(reopen_run(run.run_id, str(store)), key)[:2] == (training, made)
-    assert find_training(opened(spec, store, fresh=True), key)[1] is None
+    assert find_training(reopen_run(run.run_id, str(copy)), key)[:2] == (training, made)
+    assert find_training(opened(spec, copy, fresh=True), key)[1] is None
 
 
-def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path, tmp_path: Path) -> None:
+def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path) -> None:
     run = opened(spec, store, "evaluate.sets.hard.source=rows.csv")
     dataset = shard(opened(spec, store), None)
     before = sorted(path.name for path in (store / "datasets").iterdir())
@@ -148,9 +146,7 @@ def test_cost_is_counted_over_all_attempts(spec: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "store" / layout.report(run.run_id)).read_text())["cost"]["node_seconds"] == 11
 
 
-def test_a_mark_of_another_checkpoint_verifies_nothing(spec: Path, store: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "store"
-    shutil.copytree(store, copy)
+def test_a_mark_of_another_checkpoint_verifies_nothing(spec: Path, copy: Path) -> None:
     run = opened(spec, copy)
     checkpoint = train(run, shard(run, validate(run)))
     mark = layout.verified(checkpoint.ref.uri)
@@ -162,11 +158,7 @@ def test_a_mark_of_another_checkpoint_verifies_nothing(spec: Path, store: Path, 
     assert (copy / layout.quarantined(checkpoint.ref.uri)).exists()
 
 
-def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_it(
-    spec: Path, store: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "store"
-    shutil.copytree(store, copy)
+def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_it(spec: Path, copy: Path) -> None:
     held = opened(spec, copy).store
     shutil.rmtree(copy / "uses")
     before = {link.uri for link in prove(held, "tiny@champion").links}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from tasks.predict import resolve_input
@@ -17,6 +15,7 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.validate import validate
+from tests.support.shard_rows import rows_in
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.warm]
@@ -47,11 +46,8 @@ def rows(run: Run, name: str | None) -> tuple[list[dict[str, Any]], list[dict[st
     """The rows of a dataset, and those that were set aside."""
     contract = validate.find_or_make(run).handoff
     made = stage._make(run, None if name else contract, name)
-    root = Path(run.store.uri)
-    shards = [one for split in made.splits.values() for one in split]
-    table = pa.concat_tables([pq.read_table(root / one.uri / one.path) for one in shards])
-    aside = pq.read_table(root / contract.ref.uri / "quarantine.parquet").column("data").to_pylist()
-    return sorted(table.to_pylist(), key=lambda row: row["id"]), aside
+    aside = pq.read_table(Path(run.store.uri) / contract.ref.uri / "quarantine.parquet").column("data").to_pylist()
+    return sorted(rows_in(run.store, made), key=lambda row: row["id"]), aside
 
 
 def test_rows_of_another_kind_of_csv_are_those_of_a_plain_one(tmp_path: Path) -> None:
@@ -69,20 +65,6 @@ def test_predict_reads_csv_as_the_training_did(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("a;b\n1;2\n")
     [source], _ = resolve_input(str(tmp_path / "new.csv"), [SourceSpec(uri="x.csv", csv=CsvSpec(separator=";"))])
     assert source.csv == CsvSpec(separator=";")
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        ({"source": "a.parquet", "csv": {"separator": ";"}}, "data.csv: has no effect: no source is a CSV file"),
-        ({"source": {"uri": "a.jsonl", "csv": {}}}, "data.source.csv: is for CSV files"),
-        ({"source": "a.csv", "csv": {"separator": ";", "decimal": ";"}}, "data.csv.decimal"),
-        ({"source": "a.csv", "csv": {"separator": ",", "decimal": ","}}, "data.csv.decimal: and separator must differ"),
-    ],
-)
-def test_a_spec_whose_settings_cannot_be_is_refused(data: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=sentence):
-        load_spec(write_project(tmp_path / "tiny", {"data": data}))
 
 
 def test_sources_take_the_settings_of_data_unless_they_have_their_own(tmp_path: Path) -> None:
