@@ -9,6 +9,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.rules import Objective
 from tasks.slo import read_objectives
+from tests.support.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,9 @@ from tasks.slo import read_objectives
 def test_a_wrong_objective_is_refused_with_its_line_and_field(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text(f"version: 1\nobjectives:\n  mine: {line}\n")
-    with pytest.raises(UsageError) as caught:
-        read_objectives(path)
-    assert said in caught.value.message
-    assert "slo.yaml:3" in caught.value.message
+    refused = refusal(UsageError, read_objectives, path)
+    assert said in refused
+    assert "slo.yaml:3" in refused
 
 
 def test_a_file_without_objectives_and_a_newer_one_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from data_contracts.contract.engine import check
 from data_contracts.contract.suites import load_suite, parameters_of, suite_digest, with_line
 from data_contracts.errors import SpecError
+from tests.support.refusals import refusal
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}
 BETWEEN = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": 0}}
@@ -107,14 +108,11 @@ def test_a_bad_suite_is_refused_in_one_sentence(case: str, tmp_path: Path) -> No
 def test_a_path_that_names_no_file(tmp_path: Path) -> None:
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "orders.json").write_text(saved(NOT_NULL))
-    with pytest.raises(SpecError) as error:
-        load_suite("suites/oders.json", tmp_path)
-    assert str(error.value) == (
+    assert refusal(SpecError, load_suite, "suites/oders.json", tmp_path) == (
         f"contract.suite: there is no file suites/oders.json in {tmp_path}; did you mean suites/orders.json?"
     )
-    with pytest.raises(SpecError) as error:
-        load_suite("suites", tmp_path)
-    assert str(error.value) == f"contract.suite: suites is a folder in {tmp_path}; name the suite's JSON file in it."
+    said = f"contract.suite: suites is a folder in {tmp_path}; name the suite's JSON file in it."
+    assert refusal(SpecError, load_suite, "suites", tmp_path) == said
 
 
 def test_an_inline_suite_is_named_by_its_field(tmp_path: Path) -> None:
@@ -250,10 +248,7 @@ def test_all_changes_that_a_suite_needs_are_listed_at_once(tmp_path: Path) -> No
     ]
     old = {**OLD, "expectations": [{"expectation_type": name, "kwargs": kwargs} for name, kwargs in entries]}
     (tmp_path / "old.json").write_text(json.dumps(old, indent=1))
-    with pytest.raises(SpecError) as raised:
-        load_suite("old.json", tmp_path)
-    assert raised.value.exit_code == 2
-    first, *lines = str(raised.value).split("\n  ")
+    first, *lines = refusal(SpecError, load_suite, "old.json", tmp_path).split("\n  ")
     assert first == "old.json: the suite needs 7 changes:"
     wanted = [
         r"0.kwargs.parse_strings_as_datetimes: .* any more: texts are not read as times; leave it out, and store",
