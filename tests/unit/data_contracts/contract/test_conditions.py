@@ -39,7 +39,6 @@ WRITTEN: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("condition", "sql"), WRITTEN, ids=str)
 def test_a_condition_becomes_sql(condition: Any, sql: str) -> None:
     where = condition_sql(condition, KINDS)
-    assert where is not None
     assert where.sql == sql
     assert is_translatable(condition)
 
@@ -72,15 +71,13 @@ def test_a_condition_that_no_row_can_meet_does_not_stop_the_scan(direct: bool) -
     table = pa.table({"n": [1, 2, 3], "r": [0.5, None, 2.0]})
     files = {"files": in_files(table, 2)} if direct else {}
     never = {"row_condition": "r < -1 and r == 0", "condition_parser": "pandas"}
-    loaded: list[None] = []
     outcome = run(
         table,
         E("column_values_to_be_between", column="n", max_value=0, **never),
         E("column_values_to_be_between", column="n", max_value=2, row_condition="r > 0", condition_parser="pandas"),
-        load=lambda: loaded.append(None),
+        load=lambda: pytest.fail("Great Expectations was imported"),
         **files,
     )
-    assert not loaded
     assert [(one.rows, one.of, one.row_numbers) for one in outcome.failures] == [(1, 2, [2])]
     assert outcome.failures[0].values == ["3"]
     assert "1 of 2 rows (row 2) broke it" in outcome.failures[0].sentence

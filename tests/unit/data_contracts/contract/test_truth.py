@@ -20,6 +20,7 @@ import pytest
 from data_contracts.contract import frames
 from data_contracts.contract.engine import broken_rows
 from data_contracts.contract.frames import CONTEXT
+from data_contracts.contract.scan import Resources
 from data_contracts.errors import SpecError
 from tests.support.expectations import RESOURCES, E, reader, run, suite
 
@@ -391,10 +392,9 @@ MONEY = pa.table(
 
 def test_the_rows_of_a_condition_and_missing_values_do_not_change_a_mean() -> None:
     """Great Expectations takes the values of other rows: it aligns by number what it chose by position."""
-    asked = E("column_mean_to_be_between", column="price", row_condition="shop == 'a'", min_value=25, max_value=25)
-    assert run(MONEY, asked).accepted
+    mean = E("column_mean_to_be_between", column="price", row_condition="shop == 'a'", min_value=25, max_value=25)
     total = E("column_sum_to_be_between", column="price", min_value=125.6, max_value=125.6)
-    assert run(MONEY, total).accepted
+    assert run(MONEY, mean, total).accepted
 
 
 def test_a_broken_decimal_is_shown_as_it_is() -> None:
@@ -460,14 +460,17 @@ def test_a_class_of_a_user_gets_decimals_that_great_expectations_computes_with(
 ) -> None:
     table = pa.table({"price": pa.array(PRICES, kind), "shop": MONEY["shop"]})
     shop = {"column": "price", "row_condition": "shop == 'a'"}
-    for asked, accepted in (
-        (_own("ExpectMeanOfTruth", **shop, max_value=25), True),
-        (_own("ExpectMeanOfTruth", **shop, max_value=24.9), False),
-        (_own("ExpectWholeOfTruth", column="price", row_condition="price == 25.0"), True),
-    ):
-        assert run(table, asked, load=lambda: own_classes).accepted is accepted
-    broken = run(table, _own("ExpectWholeOfTruth", column="price"), load=lambda: own_classes).failures[0]
-    assert broken.row_numbers == [2, 4, 5, 6]
+    outcome = run(
+        table,
+        _own("ExpectMeanOfTruth", **shop, max_value=25),
+        _own("ExpectMeanOfTruth", **shop, max_value=24.9),
+        _own("ExpectWholeOfTruth", column="price", row_condition="price == 25.0"),
+        _own("ExpectWholeOfTruth", column="price"),
+        load=lambda: own_classes,
+    )
+    assert list(zip(outcome.indices, [one.row_numbers for one in outcome.failures], strict=True)) == [
+        (1, []), (3, [2, 4, 5, 6]),
+    ]  # fmt: skip
 
 
 TWINS = pa.table(
@@ -475,21 +478,26 @@ TWINS = pa.table(
 )
 
 
-def test_columns_whose_names_differ_only_in_case_are_told_apart() -> None:
-    false = E("column_pair_values_to_be_equal", column_A="Price", column_B="price")
-    true = E("column_pair_values_a_to_be_greater_than_b", column_A="price", column_B="Price")
-    for resources in (None, RESOURCES):
-        (failure,) = run(TWINS, false, true, resources=resources).failures
-        assert (failure.column, failure.rows, failure.values[0]) == ("Price, price", 3, "Price=1, price=10")
-        several = E("multicolumn_sum_to_equal", column_list=["STRASSE", "straße", "`price`"], sum_total=10)
-        (failure,) = run(TWINS, several, resources=resources).failures
-        assert failure.row_numbers == [1, 2]
-        assert failure.values[0] == "STRASSE=1, straße=3, `price`=8"
-        limited = E("column_max_to_be_between", column="price", row_condition="Price < 3", max_value=20)
-        assert run(TWINS, limited, resources=resources).accepted
-        assert not run(TWINS, E("column_to_exist", column="PRICE"), resources=resources).accepted
-        both = E("table_columns_to_match_set", column_set=["Price", "PRICE"], exact_match=False)
-        assert not run(TWINS, both, resources=resources).accepted
+# expectation; None if it holds, or the rows that break it and the values of the first
+OF_TWINS: list[tuple[dict[str, Any], tuple[list[int], list[str]] | None]] = [
+    (E("column_pair_values_to_be_equal", column_A="Price", column_B="price"), ([0, 1, 2], ["Price=1, price=10"])),
+    (E("column_pair_values_a_to_be_greater_than_b", column_A="price", column_B="Price"), None),
+    (E("multicolumn_sum_to_equal", column_list=["STRASSE", "straße", "`price`"], sum_total=10),
+     ([1, 2], ["STRASSE=1, straße=3, `price`=8"])),
+    (E("column_max_to_be_between", column="price", row_condition="Price < 3", max_value=20), None),
+    (E("column_to_exist", column="PRICE"), ([], [])),
+    (E("table_columns_to_match_set", column_set=["Price", "PRICE"], exact_match=False), ([], [])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("resources", [None, RESOURCES], ids=["Great Expectations", "scan"])
+def test_columns_whose_names_differ_only_in_case_are_told_apart(resources: Resources | None) -> None:
+    outcome = run(TWINS, *(asked for asked, _ in OF_TWINS), resources=resources)
+    failures = dict(zip(outcome.indices, outcome.failures, strict=True))
+    assert {at: (one.row_numbers, one.values[:1]) for at, one in failures.items()} == {
+        at: broken for at, (_, broken) in enumerate(OF_TWINS) if broken
+    }
+    assert failures[0].column == "Price, price"
 
 
 def test_a_class_of_a_user_never_gets_one_column_for_another(own_classes: dict[str, type]) -> None:

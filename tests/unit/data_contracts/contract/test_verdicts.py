@@ -23,10 +23,8 @@ BROKEN = [
 @pytest.mark.parametrize("direct", [False, True], ids=["batches", "files"])
 def test_a_rejection_needs_no_great_expectations(direct: bool) -> None:
     files = {"files": in_files(TABLE, 3)} if direct else {}
-    loaded: list[None] = []
-    outcome = run(TABLE, *BROKEN, rows=2, load=lambda: loaded.append(None), sensitive=["real"], **files)
-    assert not loaded
-    assert not outcome.accepted
+    load = lambda: pytest.fail("Great Expectations was imported")  # noqa: E731
+    outcome = run(TABLE, *BROKEN, rows=2, load=load, sensitive=["real"], **files)
     assert [(one.rows, one.row_numbers, one.values, one.observed) for one in outcome.failures] == [
         (2, [1, 2], ["2", "2"], ""),
         (1, [2], ["null"], ""),
