@@ -103,4 +103,5 @@ def test_an_entry_that_is_null_has_no_fields_either(spec_file: Callable[..., Pat
 @pytest.mark.parametrize("train", ["", "train: x", "train: {lightning: {}}"])
 def test_a_spec_whose_train_is_no_section_is_refused_as_such(train: str, spec_file: Callable[..., Path]) -> None:
     path = spec_file(text=f"version: 1\n{train}\n")
-    assert refusal(SpecError, load_spec, path, ["train.lightning.model.class_path=m.M"])
+    with pytest.raises(SpecError):
+        load_spec(path, ["train.lightning.model.class_path=m.M"])

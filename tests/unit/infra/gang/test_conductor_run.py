@@ -27,6 +27,7 @@ from infra.gang.members import Progress
 from infra.store import Store, layout, open_store
 from tests.support.coded import seal_checkpoint
 from tests.support.damage import overwrite
+from tests.support.refusals import refusal
 from tests.support.scripted_nodes import TRAINING, ScriptedNode, SilentNode, conduct_scripted
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -127,9 +128,8 @@ def test_a_finished_training_is_returned_and_never_taken_back(line: Line) -> Non
     again = line.train()
     assert (again.checkpoint, again.node_seconds, again.generations) == (first.checkpoint, 0.0, 1)
     assert again.dropped_rows == 3
-    with pytest.raises(UsageError) as raised:
-        line.train(from_step=5)
-    assert raised.value.message == f"{TRAINING} is finished: it handed over step 10, which is never taken back."
+    said = f"{TRAINING} is finished: it handed over step 10, which is never taken back."
+    assert refusal(UsageError, line.train, from_step=5) == said
 
 
 def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:

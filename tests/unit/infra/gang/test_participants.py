@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,15 +89,8 @@ def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: 
     assert kept_log(store, TRAINING, 1, 0, 0) == "one\ntwo\nxxxxxxxxxthree"
 
 
-class ARun:
-    run_id = "a-run"
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-
 def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run: Any = ARun(store)
+    run: Any = SimpleNamespace(run_id="a-run", store=store)
     monkeypatch.setattr(trainings, "training_of", lambda run: TRAINING)
     training, found = logs_of(run, None)
     assert training == TRAINING
@@ -116,7 +110,7 @@ def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pyt
 def test_a_run_that_has_not_begun_to_train_has_none(
     training: str | None, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run: Any = ARun(store)
+    run: Any = SimpleNamespace(run_id="a-run", store=store)
     monkeypatch.setattr(trainings, "training_of", lambda run: training)
     with pytest.raises(UsageError, match="The run a-run has not started training"):
         logs_of(run, None)
