@@ -107,17 +107,20 @@ def test_what_is_refused(text: str) -> None:
     assert refusal(SpecError, parse, text, "f.yaml") == f"f.yaml:{REFUSED[text]}"
 
 
-@pytest.mark.parametrize(("first", "each"), [("x", "[%s]"), ("{k: 1}", "{<<: [%s]}")])
-def test_a_few_aliases_that_stand_for_billions_of_values_are_refused(first: str, each: str) -> None:
-    levels = [f"a{n}: &a{n} {each % ', '.join([f'*a{n - 1}'] * 10)}" for n in range(1, 12)]
+# what stands first; each level above, of so many aliases of the one below; how many levels
+ALIASES = {
+    "lists": ("x", "[%s]", 10, 11),
+    "merged mappings": ("{k: 1}", "{<<: [%s]}", 10, 11),
+    "merges of an empty mapping": ("{}", "{<<: [%s]}", 400, 2),
+}
+
+
+@pytest.mark.parametrize("case", ALIASES)
+def test_a_few_aliases_that_stand_for_billions_of_values_are_refused(case: str) -> None:
+    first, each, times, count = ALIASES[case]
+    levels = [f"a{n}: &a{n} {each % ', '.join([f'*a{n - 1}'] * times)}" for n in range(1, count + 1)]
     with pytest.raises(SpecError, match=rf"stands for more than {MAX_VALUES} values; use fewer aliases\.$"):
         parse("\n".join([f"a0: &a0 {first}", *levels]), "f.yaml")
-
-
-def test_merges_of_an_empty_mapping_count_too() -> None:
-    levels = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 400)}]}}" for n in (1, 2)]
-    with pytest.raises(SpecError, match=rf"stands for more than {MAX_VALUES} values; use fewer aliases\.$"):
-        parse("\n".join(["a0: &a0 {}", *levels]), "f.yaml")
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,9 @@ EVERYTHING = [
 GENERATED = settings(deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
-def says_the_same_however_the_rows_are_batched(cases: int) -> None:
-    """Ask everything of as many generated tables, at once and in batches and blocks of a few rows."""
+@pytest.mark.parametrize("cases", [3, pytest.param(60, marks=pytest.mark.sweep)])
+def test_says_the_same_however_the_rows_are_batched(cases: int) -> None:
+    """Everything is asked of as many generated tables, at once and in batches and blocks of a few rows."""
 
     @settings(GENERATED, max_examples=cases)
     @given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
@@ -179,15 +180,6 @@ def says_the_same_however_the_rows_are_batched(cases: int) -> None:
             assert run(table, *EVERYTHING, rows=batch) == at_once
 
     case()
-
-
-def test_says_the_same_however_the_rows_are_batched() -> None:
-    says_the_same_however_the_rows_are_batched(3)
-
-
-@pytest.mark.sweep
-def test_says_the_same_however_the_rows_of_60_tables_are_batched() -> None:
-    says_the_same_however_the_rows_are_batched(60)
 
 
 def test_row_numbers_and_counts_are_exact_and_examples_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
