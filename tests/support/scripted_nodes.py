@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from data_contracts.pipeline_spec import RetrySpec
@@ -33,6 +33,22 @@ class SilentNode:
         return self._status
 
     def kill(self) -> None: ...
+
+
+class Slots:
+    """Slots of a work pool: `full` times there is no room; or, `away`, the server does not answer."""
+
+    def __init__(self, *, full: int = 0, away: bool = False) -> None:
+        self.full, self.away, self.asked = full, away, list[Any]()
+
+    def take(self, nodes: int) -> str | None:
+        if self.away:
+            raise StorageUnavailable("the server is away.")
+        self.asked.append(nodes)
+        return "1 of 2 nodes is free" if len(self.asked) <= self.full else None
+
+    def give_back(self) -> None:
+        self.asked.append("back")
 
 
 class ScriptedNode(SilentNode):

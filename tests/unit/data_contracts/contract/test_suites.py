@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.engine import check
 from data_contracts.contract.suites import load_suite, parameters_of, suite_digest, with_line
 from data_contracts.errors import SpecError
+from tests.support.expectations import E, run
 from tests.support.refusals import refusal
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}
@@ -278,19 +278,9 @@ def test_types_by_the_names_of_older_pandas() -> None:
         "text": ["a"], "category": pa.array(["a"]).dictionary_encode(), "whole": [1], "float": [1.5], "flag": [True],
         "time": pa.array([0], pa.timestamp("us")),
     }  # fmt: skip
-    table = pa.table(columns)
-    kind = "expect_column_values_to_be_of_type"
     asked = [(name, column) for name in TYPES for column in columns]
-    entries = [{"type": kind, "kwargs": {"column": column, "type_": name}, "severity": "critical"}
-               for name, column in asked]  # fmt: skip
-    found = check(
-        {"name": "s", "expectations": entries},
-        lambda names: table.select(names or table.column_names).to_batches(),
-        fail_on="critical",
-        sensitive=[],
-        resources=None,
-    )
-    failed = {asked[failure.index] for failure in found.failures}
+    entries = [E("column_values_to_be_of_type", column=column, type_=name) for name, column in asked]
+    failed = {asked[failure.index] for failure in run(pa.table(columns), *entries, resources=None).failures}
     assert {(name, column) for name, column in asked if (name, column) not in failed} == {
         (name, column) for name, having in TYPES.items() for column in having
     }

@@ -28,7 +28,7 @@ from infra.store import Store, layout, open_store
 from tests.support.coded import seal_checkpoint
 from tests.support.damage import overwrite
 from tests.support.refusals import refusal
-from tests.support.scripted_nodes import TRAINING, ScriptedNode, SilentNode, conduct_scripted
+from tests.support.scripted_nodes import TRAINING, ScriptedNode, SilentNode, Slots, conduct_scripted
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -60,22 +60,6 @@ class Line:
         """The step that a generation began with."""
         resume = self.launch(generation).resume
         return resume.step if resume else 0
-
-
-class Slots:
-    """Those that are asked for; at most `away` times the server does not answer, then `full` times there is no room."""
-
-    def __init__(self, *, full: int = 0, away: bool = False) -> None:
-        self.full, self.away, self.asked = full, away, list[Any]()
-
-    def take(self, nodes: int) -> str | None:
-        if self.away:
-            raise StorageUnavailable("the server is away.")
-        self.asked.append(nodes)
-        return "1 of 2 nodes is free" if len(self.asked) <= self.full else None
-
-    def give_back(self) -> None:
-        self.asked.append("back")
 
 
 class Clock:

@@ -47,9 +47,7 @@ def launch(store: Store) -> Callable[..., None]:
 
 
 def start(store: Store) -> LocalNode:
-    node = local(store.uri, {}, TRAINING)(0, 0)
-    assert isinstance(node, LocalNode)
-    return node
+    return local(store.uri, {}, TRAINING)(0, 0)
 
 
 def join(store: Store) -> dict[str, Any]:
@@ -62,6 +60,19 @@ def meet(store: Store, **changes: Any) -> None:
     """Tell the node that it trains."""
     joined = join(store)
     publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [{**joined, **changes}]})
+
+
+@pytest.fixture
+def trains(store: Store, launch: Callable[..., None]) -> Callable[..., LocalNode]:
+    """Launches a node, and tells it that it trains."""
+
+    def begin(fake: dict[str, Any], **changes: Any) -> LocalNode:
+        launch(fake, **changes)
+        node = start(store)
+        meet(store)
+        return node
+
+    return begin
 
 
 def beats(store: Store) -> list[str]:
@@ -87,7 +98,7 @@ def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.warm(False)  # a fork has imported json
 def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
-    store: Store, launch: Callable[..., None], tmp_path: Path
+    store: Store, trains: Callable[..., LocalNode], tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -95,9 +106,7 @@ def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
     # A folder of this name in the working directory must not hide the real rank, nor a library.
     (project / "json.py").write_text("raise SystemExit('the wrong json')")
     bundle = pack(project, store)
-    launch({}, code=bundle.ref.to_json(), devices=2)
-    node = start(store)
-    meet(store)
+    node = trains({}, code=bundle.ref.to_json(), devices=2)
     assert finished(store, node)[0] == "ended with exit code 0"
     assert steps(store)[0, 1] == list(range(1, 11))
     text = store.read(layout.rank_log(TRAINING, 0, 0, 1)).decode()
@@ -138,10 +147,8 @@ def test_asked_to_leave_before_the_start_it_leaves(store: Store, launch: Callabl
     assert steps(store) == {}
 
 
-def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
-    node = start(store)
-    meet(store)
+def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
     until(lambda: len(steps(store).get((0, 0), [])) == 3, 60)
     os.kill(node.pid, signal.SIGTERM)
     ended, record = finished(store, node)
@@ -151,31 +158,42 @@ def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable
     assert find_marked(mark) == []
 
 
-def test_a_node_that_the_roll_call_goes_on_without_leaves(store: Store, launch: Callable[..., None]) -> None:
-    launch({}, nodes=2)
+# what the node is told, and in the roll-call; how it ends; what it says
+NEVER_TRAIN = {
+    "a roll-call that goes on without it": (
+        {"nodes": 2}, {"node": 1}, "ended with exit code 5", "Generation 0 of trainings/k-0 continues without node 0."
+    ),
+    "ranks that cannot be imported": (
+        {"entry": "tests.support.no_such_rank"}, {},
+        "ended with exit code 1", "No module named tests.support.no_such_rank",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NEVER_TRAIN)
+def test_a_node_that_does_not_train_says_why(case: str, store: Store, launch: Callable[..., None]) -> None:
+    changes, meeting, ends, message = NEVER_TRAIN[case]
+    launch({}, **changes)
     node = start(store)
-    meet(store, node=1)
+    meet(store, **meeting)
     ended, record = finished(store, node)
-    assert ended == "ended with exit code 5"
-    assert record["error"]["message"] == "Generation 0 of trainings/k-0 continues without node 0."
+    assert ended == ends
+    assert message in record["error"]["message"]
     assert steps(store) == {}
 
 
-def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(store: Store, launch: Callable[..., None]) -> None:
+def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(
+    store: Store, trains: Callable[..., LocalNode]
+) -> None:
     faults = [{"generation": 0, "rank": 0, "step": 4, "kind": "slow save"}]
     faults += [{"generation": 0, "rank": 1, "step": 4, "kind": "user meanwhile"}]
-    launch({"faults": faults, "every": 100}, devices=2)
-    node = start(store)
-    meet(store)
-    _, record = finished(store, node)
+    _, record = finished(store, trains({"faults": faults, "every": 100}, devices=2))
     assert record["error"]["cause"] == "user_code"
     assert [one["step"] for one in record["ranks"][0]["report"]["checkpoints"]] == [7]
 
 
-def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"steps": 10_000})
-    node = start(store)
-    meet(store)
+def test_a_cancel_marker_ends_a_node(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"steps": 10_000})
     until(lambda: steps(store), 60)
     store.create_json(layout.cancel(TRAINING, 0), {})
     ended, record = finished(store, node)
@@ -185,24 +203,13 @@ def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], 
 
 
 @pytest.mark.warm(False)
-def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"steps": 10_000}, devices=2)
-    node = start(store)
-    meet(store)
+def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"steps": 10_000}, devices=2)
     until(lambda: len(steps(store)) == 2, 60)
     os.kill(node._process.pid, signal.SIGKILL)
     until(lambda: find_marked(mark) == [], 60)
     assert node.ended() == "was ended by SIGKILL"
     node.kill()
-
-
-def test_a_rank_that_cannot_be_imported_says_why(store: Store, launch: Callable[..., None]) -> None:
-    launch({}, entry="tests.support.no_such_rank")
-    node = start(store)
-    meet(store)
-    ended, record = finished(store, node)
-    assert ended == "ended with exit code 1"
-    assert "No module named tests.support.no_such_rank" in record["error"]["message"]
 
 
 def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[..., None]) -> None:
