@@ -16,7 +16,7 @@ from data_contracts.contract.file_statistics import FileStatistics, StatisticsGr
 from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
-from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
+from data_contracts.handoffs import Dataset, HandOff, Receipt
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ChunkOffsets, ContaminationReport
 from data_contracts.records import (
@@ -83,8 +83,6 @@ def test_a_record_cannot_be_changed(golden: dict[str, Any]) -> None:
     receipt = Receipt.from_json(golden["Receipt"])
     with pytest.raises(ValidationError, match="frozen"):
         receipt.version = 3
-    assert Ref(uri="a", id="b", seal="c") == Ref.model_validate_json('{"uri": "a", "id": "b", "seal": "c"}')
-    assert issubclass(HandOff, Record)
 
 
 def test_rows_of_a_split(golden: dict[str, Any]) -> None:
@@ -96,5 +94,4 @@ def test_rows_of_a_split(golden: dict[str, Any]) -> None:
 
 def test_a_resolved_run_gives_its_spec_back_as_it_was(golden: dict[str, Any], repository: Path) -> None:
     resolved = Resolved.from_json(golden["Resolved"])
-    assert resolved.pipeline().name == "digits"
     assert resolved.pipeline().model_dump(mode="json") == golden["Resolved"]["spec"]

@@ -13,7 +13,6 @@ import yaml
 
 from data_contracts.errors import SpecError
 from data_contracts.load import json_schema, load_spec
-from data_contracts.pipeline_spec import PipelineSpec
 from tests.support.refusals import refusal
 
 Write = Callable[..., Path]
@@ -363,7 +362,6 @@ def test_the_right_spec_is_read_with_its_defaults(spec_file: Write) -> None:
     assert spec.train.world_size == 2
     assert spec.train.batch == [["p0", "p1"], "label"]
     assert spec.evaluate.metrics["accuracy"].target == "1"
-    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
 @pytest.fixture(scope="module")

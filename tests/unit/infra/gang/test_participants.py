@@ -33,10 +33,8 @@ def store(tmp_path: Path) -> Store:
     for generation, nodes in ((0, 2), (1, 1)):
         launch = Launch(training=TRAINING, generation=generation, nodes=nodes, devices=2)
         store.create_json(layout.launch(TRAINING, generation), launch.to_json())
-    for generation, node in ((0, 0), (1, 0)):
-        at = 1_767_225_600 + generation
-        joined = Joined(node=node, host="one", address="10.0.0.1", port=1, time=at)
-        store.create_json(layout.joined(TRAINING, generation, node), joined.to_json())
+        joined = Joined(node=0, host="one", address="10.0.0.1", port=1, time=1_767_225_600 + generation)
+        store.create_json(layout.joined(TRAINING, generation, 0), joined.to_json())
     error = {"cause": "node_lost", "message": "Rank 1 ended | without an answer."}
     ranks = [{"rank": 0, "report": report(0, 7)}, {"rank": 1, "report": None}]
     store.create_json(layout.node_exit(TRAINING, 0, 0), {"status": "failed", "error": error, "ranks": ranks})
