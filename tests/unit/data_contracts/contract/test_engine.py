@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -311,6 +312,7 @@ IDS = pa.table({"ids": pa.ListArray.from_arrays(pa.array([0, 1, None, 3], pa.int
 LISTS, FLOATS = (
     pa.table({"lists": pa.array([[7], None, [7]], kind)}) for kind in (pa.list_(pa.int32()), pa.list_(pa.float32(), 1))
 )
+PRICES = pa.table({"price": pa.array([Decimal("12.50"), Decimal("50.50"), Decimal("12.60")], pa.decimal128(12, 2))})
 # table, expectation; some fields of the failure, a part of its sentence
 FOUND: dict[str, tuple[pa.Table, dict[str, Any], dict[str, Any], str]] = {
     **{
@@ -335,6 +337,13 @@ FOUND: dict[str, tuple[pa.Table, dict[str, Any], dict[str, Any], str]] = {
     "a condition on a column that is missing": (
         AB, E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0"), {},
         "has no column nope in its row_condition",
+    ),
+    "decimals": (
+        PRICES, E("column_values_to_be_between", column="price", max_value=50),
+        {"row_numbers": [1], "values": ["50.50"]}, "",
+    ),
+    "the mean of decimals": (
+        PRICES, E("column_mean_to_be_between", column="price", max_value=25.19), {}, "observed 25.20;",
     ),
     "categories": (
         CATEGORIES, E("column_values_to_be_in_set", column="a", value_set=["x", "y"]), {"row_numbers": [3]}, "",

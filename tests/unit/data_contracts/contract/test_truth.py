@@ -383,14 +383,6 @@ def test_the_rows_of_a_condition_and_missing_values_do_not_change_a_mean() -> No
     assert run(MONEY, mean, total).accepted
 
 
-def test_a_broken_decimal_is_shown_as_it_is() -> None:
-    outcome = run(MONEY, E("column_values_to_be_between", column="price", max_value=50))
-    (failure,) = outcome.failures
-    assert (failure.row_numbers, failure.values) == ([5], ["50.50"])
-    mean = E("column_mean_to_be_between", column="price", row_condition="shop == 'b'", max_value=25.19)
-    assert "observed 25.20;" in run(MONEY, mean).failures[0].sentence
-
-
 def test_great_expectations_logs_no_value_that_it_rounds(caplog: pytest.LogCaptureFixture) -> None:
     table = pa.table({"id": pa.array([Decimal("12345678901234567890.12"), None], pa.decimal128(38, 2))})
     outcome = run(
