@@ -48,15 +48,13 @@ def test_what_does_not_fit_into_memory_is_spilled_to_the_folder_alone(tmp_path: 
     assert seen > 0
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_distinct_values_are_counted_in_passes_where_they_do_not_fit(tmp_path: Path, in_place: bool) -> None:
+@pytest.mark.parametrize("files", [no_files, in_files], ids=["batches", "files"])
+def test_distinct_values_are_counted_in_passes_where_they_do_not_fit(tmp_path: Path, files: Any) -> None:
     rows = 800_000
     table = pa.table({"s": [f"name {number:050d}" for number in range(rows)]})
     distinct, count = Measure("count(DISTINCT {c})", "s"), Measure("count({c})", "s")
     few = Resources(tmp_path, 24 * 2**20, 2)
-    data = Data(table.schema, reader(table, 20_000))
-    if in_place:
-        data = Data(table.schema, reader(table, 20_000), in_files(table, 50_000))
+    data = Data(table.schema, reader(table, 20_000), files if files is no_files else files(table, 50_000))
     assert scanned([count, distinct], data, ["s"], few) == {count: rows, distinct: rows}
 
 

@@ -154,12 +154,10 @@ def test_what_great_expectations_saves_is_read(tmp_path: Path) -> None:
         made = gx.ExpectationSuite(name=name, notes="n")
         made.add_expectation(gxe.ExpectColumnValuesToBeBetween(column="a", min_value=0, mostly=0.9, severity="warning"))
         made.add_expectation(gxe.ExpectColumnToExist(column="b", notes="why", meta={"owner": "us"}))
-        return json.dumps(context.suites.add(made).to_json_dict())
+        (tmp_path / f"{name}.json").write_text(json.dumps(context.suites.add(made).to_json_dict()))
+        return f"{name}.json"
 
-    loaded = []
-    for text in (save("one"), save("two")):
-        (tmp_path / "suite.json").write_text(text)
-        loaded.append(load_suite("suite.json", tmp_path))
+    loaded = [load_suite(save(name), tmp_path) for name in ("one", "two")]
     assert loaded[0]["expectations"][0]["severity"] == "warning"
     assert "id" not in json.dumps(loaded[0])
     assert "great_expectations_version" not in json.dumps(loaded[0])

@@ -12,7 +12,7 @@ from data_contracts.errors import Hung, NodeLost
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import RankReport
 from infra.gang.members import Liveness
-from tests.support.liveness import report, train
+from tests.support.liveness import hear, report, train
 from tests.support.slopes import grows_linearly
 
 # What each rank says from then on; the seconds in which it is found; who is blamed.
@@ -43,13 +43,11 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
     zero: RankReport, one: RankReport, within_s: int, message: str, liveness: Liveness, clock: SimpleNamespace
 ) -> None:
     train(liveness, clock, 5)
-    liveness.hear(zero, "node 0 (a)")
-    liveness.hear(one, "node 1 (b)")
+    hear(liveness, zero, one)
     for _ in range(within_s - 1):
         clock.now += 1
         # Heartbeats come all the while: a process that lives is no progress.
-        liveness.hear(zero, "node 0 (a)")
-        liveness.hear(one, "node 1 (b)")
+        hear(liveness, zero, one)
         assert liveness.stuck([], 2) is None, f"after {clock.now - 1005:g} s"
     clock.now += 1
     found, on_one_node = liveness.stuck([], 2), liveness.stuck([], 1)
@@ -68,8 +66,7 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
 
 
 def test_slow_steps_are_no_hang_and_neither_is_a_first_one(liveness: Liveness, clock: SimpleNamespace) -> None:
-    for rank in (0, 1):
-        liveness.hear(report(rank, 0), "node 0 (a)")
+    hear(liveness, report(0, 0), report(1, 0))
     clock.now += 1700
     assert liveness.stuck([], 1) is None, "compiling, or reading the first batch"
     train(liveness, clock, 3, each_s=20)
@@ -83,8 +80,7 @@ def test_a_long_checkpoint_does_not_count_as_a_slow_step(liveness: Liveness, clo
     train(liveness, clock, 5)
     train(liveness, clock, 5, place="checkpoint")
     clock.now += 500
-    for rank in (0, 1):
-        liveness.hear(report(rank, 6), "node 0 (a)")
+    hear(liveness, report(0, 6), report(1, 6))
     clock.now += 46
     assert isinstance(liveness.stuck([], 1), Hung)
 
@@ -93,8 +89,7 @@ def test_a_rank_that_is_done_is_not_waited_for(liveness: Liveness, clock: Simple
     train(liveness, clock, 5)
     for step in range(6, 100):
         clock.now += 10
-        liveness.hear(report(0, 5, phase="done"), "node 0 (a)")
-        liveness.hear(report(1, step), "node 1 (b)")
+        hear(liveness, report(0, 5, phase="done"), report(1, step))
         assert liveness.stuck([], 2) is None
 
 
