@@ -5,6 +5,7 @@ that are missing, and that lie on a bound.
 from __future__ import annotations
 
 import datetime
+import operator
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -138,30 +139,24 @@ class Case:
             yield E(name, **kwargs, **extra), truth(rows, extra.get("mostly", 1.0))
 
     def _condition(self) -> tuple[dict[str, Any], list[int]]:
-        every = range(len(self.a))
+        """A condition on rows, or none, and the rows that meet it."""
+        a, b, truth = self.a, self.b, self.type.truth
+        both = lambda n: a[n] is not None and b[n] is not None  # noqa: E731
+        conditions: dict[str, tuple[str, Callable[[int], bool]]] = {
+            "": ("", lambda n: True),
+            "k": ("k < 2", lambda n: self.k[n] < 2),
+            "null": ("A.notnull()", lambda n: b[n] is not None),
+            "column": ("a == A", lambda n: both(n) and truth(a[n]) == truth(b[n])),
+        }
         kind = self.draw.choice(("", "", "k", "null", "value", "column"))
-        if kind == "k":
-            return {"row_condition": "k < 2", "condition_parser": "pandas"}, [n for n in every if self.k[n] < 2]
-        if kind == "null":
-            return {"row_condition": "A.notnull()", "condition_parser": "pandas"}, [
-                n for n in every if self.b[n] is not None
-            ]
         if kind == "value":
             value = self.literal()
-            sign = ">=" if isinstance(value, float | int) else "=="
-            known = self.type.truth(value)
+            sign, compare = (">=", operator.ge) if isinstance(value, float | int) else ("==", operator.eq)
             text = f"A in [{value!r}]" if sign == "==" and self.draw.random() < 0.5 else f"A {sign} {value!r}"
-            return {"row_condition": text, "condition_parser": "pandas"}, [
-                n
-                for n in every
-                if self.b[n] is not None
-                and (self.type.truth(self.b[n]) >= known if sign == ">=" else self.type.truth(self.b[n]) == known)
-            ]
-        if kind == "column":
-            same = [n for n in every if self.a[n] is not None and self.b[n] is not None]
-            same = [n for n in same if self.type.truth(self.a[n]) == self.type.truth(self.b[n])]
-            return {"row_condition": "a == A", "condition_parser": "pandas"}, same
-        return {}, list(every)
+            conditions[kind] = text, lambda n: b[n] is not None and compare(truth(b[n]), truth(value))
+        text, meets = conditions[kind]
+        condition = {"row_condition": text, "condition_parser": "pandas"} if text else {}
+        return condition, [n for n in range(len(a)) if meets(n)]
 
     def literal(self) -> Any:
         return self.type.literal(self.draw, self.draw.choice(self.pool))

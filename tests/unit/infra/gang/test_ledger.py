@@ -67,16 +67,26 @@ def test_what_is_not_sealed_as_reported_is_not_committed(store: Store) -> None:
     assert kept(store) == []
 
 
+# committed steps, the move, the steps afterwards
+MOVES: dict[str, tuple[list[int], Callable[[Store, Ledger], Any], list[int]]] = {
+    "a commit": ([5], lambda store, ledger: ledger.commit(seal(store, 10)), [5, 10]),
+    "going back": ([5, 10, 15], lambda store, ledger: ledger.go_back(10, by="test"), [5, 10]),
+}
+
+
+@pytest.mark.parametrize("case", MOVES)
 def test_a_move_whose_answer_was_lost_is_not_mistaken_for_anothers(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    case: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = ledger_of(store, 5)
+    before, move, after = MOVES[case]
+    ledger = ledger_of(store, *before)
     with losing_answers(ledger, monkeypatch), pytest.raises(StorageUnavailable):
-        ledger.commit(seal(store, 10))
-    assert [checkpoint.step for checkpoint in ledger.checkpoints] == [5]
-    assert ledger.commit(seal(store, 10))
-    assert ledger.commit(seal(store, 15))
-    assert kept(store) == [5, 10, 15]
+        move(store, ledger)
+    assert [checkpoint.step for checkpoint in ledger.checkpoints] == before
+    move(store, ledger)
+    assert ledger.commit(seal(store, 20))
+    assert kept(store) == [*after, 20]
+    assert [step for step, _ in aside(store)] == [step for step in before if step not in after]
 
 
 def test_two_take_over_at_once_and_the_higher_token_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +335,3 @@ def test_a_step_that_is_not_committed_is_refused_with_those_that_are(store: Stor
             ledger.go_back(step, by="r")
     with pytest.raises(UsageError, match="committed steps: none"):
         Ledger(store, "trainings/other-0", 0).go_back(5, by="r")
-
-
-def test_going_back_whose_answer_was_lost_counts_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = ledger_of(store, 5, 10, 15)
-    with losing_answers(ledger, monkeypatch), pytest.raises(StorageUnavailable):
-        ledger.go_back(10, by="test")
-    ledger.go_back(10, by="test")
-    assert (kept(store), [step for step, _ in aside(store)]) == ([5, 10], [15])
