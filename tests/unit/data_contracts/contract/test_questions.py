@@ -232,7 +232,8 @@ def asked(draw: st.DrawFn, name: str) -> dict[str, Any]:
         kwargs = {**draw(MOSTLY), **kwargs}
     rule = _RULES[f"expect_{name}"]
     if "column" in rule.arguments and "column" not in kwargs:
-        fitting = [one for one in SCHEMA.names if not rule.kinds or not isinstance(_plan(name, one, kwargs), str)]
+        plans = {one: plan(E(name, column=one, **kwargs), SCHEMA) for one in SCHEMA.names}
+        fitting = [one for one in plans if not rule.kinds or isinstance(plans[one], ScanQuestion)]
         kwargs["column"] = draw(st.sampled_from(fitting or SCHEMA.names))
     return E(name, **kwargs)
 
@@ -241,10 +242,6 @@ def asked(draw: st.DrawFn, name: str) -> dict[str, Any]:
 def asked_of_some(draw: st.DrawFn, name: str) -> dict[str, Any]:
     one = draw(asked(name))
     return {**one, "kwargs": {**one["kwargs"], **draw(CONDITIONS)}}
-
-
-def _plan(name: str, column: str, kwargs: dict[str, Any]) -> ScanQuestion | str:
-    return plan(E(name, column=column, **kwargs), SCHEMA)
 
 
 def test_every_translated_expectation_is_compared() -> None:
@@ -347,7 +344,7 @@ FEW = settings(
 )
 
 
-def compared(name: str, how: settings, each: int, ask: Any = asked) -> list[bool]:
+def compared(name: str, how: settings, each: int, ask: Any) -> list[bool]:
     """What scans showed of generated tables, with `each` generated expectations for a table."""
     shown: list[bool] = []
 
@@ -360,39 +357,28 @@ def compared(name: str, how: settings, each: int, ask: Any = asked) -> list[bool
     return shown
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_scan_shows_what_great_expectations_says(name: str) -> None:
-    compared(name, FEW, 3)
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_scan_shows_what_great_expectations_says_of_300_cases(name: str) -> None:
-    shown = compared(name, settings(FEW, max_examples=140, derandomize=False), 5)
-    print(f"{name}: {len(shown)} cases, {shown.count(True)} hold")
-    assert len(shown) >= 300
-    assert 15 <= shown.count(True) <= len(shown) - 15
-
-
 # With a condition on rows: each that is about rows, and one of each kind of aggregate.
 OF_SOME = [
     *(name for name in ARGUMENTS if "column_value" in name and "type" not in name),
     *(name for name in ARGUMENTS if name.split("_")[0] in ("compound", "select", "multicolumn") or "pair" in name),
     "column_max_to_be_between", "column_mean_to_be_between", "column_unique_value_count_to_be_between",
 ]  # fmt: skip
+CASES = [
+    *(pytest.param(name, asked, id=name) for name in ARGUMENTS),
+    *(pytest.param(name, asked_of_some, id=f"{name} of some rows") for name in OF_SOME),
+]
 
 
-@pytest.mark.parametrize("name", OF_SOME)
-def test_a_scan_of_some_rows_shows_what_great_expectations_says(name: str) -> None:
-    compared(name, FEW, 3, asked_of_some)
+@pytest.mark.parametrize(("name", "ask"), CASES)
+def test_a_scan_shows_what_great_expectations_says(name: str, ask: Any) -> None:
+    compared(name, FEW, 3, ask)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", OF_SOME)
-def test_a_scan_of_some_rows_shows_what_great_expectations_says_of_300_cases(name: str) -> None:
-    shown = compared(name, settings(FEW, max_examples=130, derandomize=False), 6, asked_of_some)
-    print(f"{name} of some rows: {len(shown)} cases, {shown.count(True)} hold")
+@pytest.mark.parametrize(("name", "ask"), CASES)
+def test_a_scan_shows_what_great_expectations_says_of_300_cases(name: str, ask: Any) -> None:
+    shown = compared(name, settings(FEW, max_examples=140, derandomize=False), 6, ask)
+    print(f"{name}: {len(shown)} cases, {shown.count(True)} hold")
     assert len(shown) >= 300
     assert 15 <= shown.count(True) <= len(shown) - 15
