@@ -118,16 +118,14 @@ def fail(kind: str, after: int | None = None) -> None:
     while after is not None and after > max(committed(), default=-1):
         time.sleep(0.02)
     match kind:
-        case "user":
-            raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "bug":
             raise ZeroDivisionError("a bug of ours")
         case "oom":
             raise OutOfMemory("A rank ran out of memory: no more.")
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        case "user meanwhile":
-            while (first := RankFiles(SCRATCH, 0).report()) is None or not first.saving:
+        case "user" | "user meanwhile":
+            while kind == "user meanwhile" and not ((first := RankFiles(SCRATCH, 0).report()) and first.saving):
                 time.sleep(0.02)
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "slow save":
