@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError
-from data_contracts.handoffs import Checkpoint
+from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
@@ -98,6 +98,12 @@ class ScriptedNode(SilentNode):
             answer = RankAnswer(checkpoint=made[-1] if made else launch.resume, plan=plan)
             record = NodeExit(status="done", ranks=[RankEnd(rank=0, report=report, done=answer)])
         publish(self.store, layout.node_exit(*self.place), record)
+
+
+def unstored(step: int, generation: int = 0, training: str = TRAINING) -> Checkpoint:
+    """A checkpoint that no store holds."""
+    ref = Ref(uri=layout.checkpoint(training, step, generation), id="1" * 64, seal="2" * 64)
+    return Checkpoint(ref=ref, key="k", training=training, step=step, epoch=0, generation=generation, world_size=1)
 
 
 def seal(store: Store, step: int, generation: int = 0, training: str = TRAINING, **metrics: float) -> Checkpoint:

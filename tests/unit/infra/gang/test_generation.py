@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
-from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Joined, Launch, NodeExit
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
@@ -18,7 +18,7 @@ from infra.gang.members import Node
 from infra.store import layout, open_store
 from tests.support.coded import publish
 from tests.support.refusals import refusal
-from tests.support.scripted_nodes import TRAINING, SilentNode
+from tests.support.scripted_nodes import TRAINING, SilentNode, unstored
 
 
 @pytest.fixture
@@ -56,12 +56,6 @@ def failed(error: TrainwrightError) -> NodeExit:
     return NodeExit(status="failed", error=error.to_json())
 
 
-def checkpoint(training: str, generation: int) -> Checkpoint:
-    ref = Ref(uri=f"{training}/checkpoints/5-g{generation}", id="0" * 64, seal="0" * 64)
-    fields = {"training": training, "step": 5, "epoch": 0, "generation": generation, "world_size": 1}
-    return Checkpoint(ref=ref, key="k", **fields)
-
-
 COMMITS = [(TRAINING, 2, True), (TRAINING, 1, False), (TRAINING, 3, None), ("trainings/other-0", 2, None)]
 
 
@@ -69,7 +63,7 @@ COMMITS = [(TRAINING, 2, True), (TRAINING, 1, False), (TRAINING, 3, None), ("tra
 def test_a_generation_commits_only_what_it_wrote(
     training: str, number: int, taken: bool | None, generation: Generation, committed: list[Checkpoint]
 ) -> None:
-    said = refusal(CorruptError, generation.reports.commit, checkpoint(training, number))
+    said = refusal(CorruptError, generation.reports.commit, unstored(5, number, training))
     assert ("was reported by generation 2, which did not write it" in said) is (taken is None)
     assert bool(committed) is bool(taken)
 

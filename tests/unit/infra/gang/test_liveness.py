@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, NodeLost
-from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import RankReport
 from infra.gang.members import Liveness
 from tests.support.liveness import hear, report, train
+from tests.support.scripted_nodes import unstored
 from tests.support.slopes import grows_linearly
 
 # What each rank says from then on; the seconds in which it is found; who is blamed.
@@ -171,9 +171,7 @@ def test_judging_grows_with_the_ranks_and_not_with_their_square(clock: SimpleNam
 
 
 def test_a_checkpoint_beyond_those_that_are_named_is_progress(liveness: Liveness, clock: SimpleNamespace) -> None:
-    ref = Ref(uri="trainings/t-0/checkpoints/1-g0", id="1" * 64, seal="2" * 64)
-    fields: dict[str, Any] = {"key": "t", "training": "trainings/t-0", "epoch": 0, "generation": 0, "world_size": 2}
-    named = [Checkpoint(ref=ref, step=at, **fields) for at in range(16)]
+    named = [unstored(step) for step in range(16)]
     for count in (16, 17):
         clock.now += 1
         liveness.hear(report(0, 5, checkpoints=named, num_checkpoints=count), "node 0 (a)")

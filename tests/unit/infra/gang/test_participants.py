@@ -18,8 +18,7 @@ from infra.store import Store, layout, open_store
 from tasks.queries.history import logs_of
 from tasks.stages import trainings
 from tasks.stages.artifacts import gang_page
-
-TRAINING = "trainings/k-0"
+from tests.support.scripted_nodes import TRAINING
 
 
 def report(rank: int, step: int) -> dict[str, Any]:
