@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,17 +16,25 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.messages.gang import Launch
+from infra import scratch
 from infra.code_bundle import pack
 from infra.gang import supervisor as node_module
 from infra.gang.node import LocalNode, local
 from infra.gang.supervisor import Publisher, run_node
-from infra.processes.processes import find_marked
+from infra.processes.processes import find_marked, kill_marked, marked_env
 from infra.store import Lease, Store, layout, open_store
 from tests.support.coded import publish
 from tests.support.conducting import TRAINING, steps
 from tests.support.pool import until
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
+
+PARENT = """
+import sys, time
+from infra.gang.node import LocalNode
+node = LocalNode([sys.argv[1], "trainings/k-0", "0", "0"], {}, with_parent=sys.argv[2] == "True")
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -210,6 +220,40 @@ def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, trains: Calla
     until(lambda: find_marked(mark) == [], 60)
     assert node.ended() == "was ended by SIGKILL"
     node.kill()
+
+
+@pytest.mark.warm(False)
+@pytest.mark.parametrize("with_parent", [True, False])
+def test_a_node_that_minds_its_parent_ends_with_it_and_another_does_not(
+    with_parent: bool, store: Store, launch: Callable[..., None], mark: str, tmp_path: Path
+) -> None:
+    # Ranks with a process in a session of its own, which no signal reaches.
+    launch({"steps": 5, "faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]})
+    command = [sys.executable, "-c", PARENT, store.uri, str(with_parent)]
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    parent = subprocess.Popen(command, env=marked_env(mark, {"TMPDIR": str(tmp)}), start_new_session=True)
+    meet(store)
+    # Parent, supervisor, torchrun, rank, and what the rank started.
+    until(lambda: len(find_marked(mark)) >= 5, 60)
+    parent.kill()
+    parent.wait()
+    if with_parent:
+        until(lambda: not find_marked(mark), 60)
+    else:
+        count = len(beats(store))
+        until(lambda: len(beats(store)) >= count + 4, 60)
+        assert len(find_marked(mark)) >= 4
+    # The folder with the copy of the project goes with the next that makes one on this machine, once nothing uses it.
+    [left] = tmp.iterdir()
+    os.utime(left / scratch.NOTE, (0, 0))
+    scratch.make("test").close()
+    if not with_parent:
+        assert left.exists()
+        kill_marked(mark)
+    # The kernel closes a process's files, and so frees the folder's lock, a moment after its environment is gone.
+    until(lambda: scratch.make("test").close() or not left.exists(), 60)
+    assert list(tmp.iterdir()) == []
 
 
 def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[..., None]) -> None:
