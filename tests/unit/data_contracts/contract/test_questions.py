@@ -6,7 +6,6 @@ A sample runs by default; `--sweep` runs 300 tables for each translated expectat
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from data_contracts.contract.engine import decided
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import INTERPOLATIONS
 from data_contracts.contract.translation import _RULES, translated
-from tests.support.expectations import RESOURCES, E, in_files, plan, reader, run
+from tests.support.expectations import RESOURCES, E, in_files, plan, reader, run, unread
 
 BIG = [2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63)]
 SMALL = st.integers(-3, 4)
@@ -251,10 +250,6 @@ def test_every_translated_expectation_is_compared() -> None:
 # These decide nothing near a bound, above 2**53, for most types, or with `mostly`; the others always do.
 LEFT_OPEN = ("pair", "record", "multicolumn", "distinct_values", "type_list", "sum", "mean", "stdev", "median",
              "quantile", "min_to", "max_to", "of_type", "be_null")  # fmt: skip
-
-
-def unread(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    raise AssertionError("DuckDB left the Parquet files to our reader")
 
 
 def compare(table: pa.Table, expectations: list[dict[str, Any]]) -> list[bool]:

@@ -18,7 +18,7 @@ from data_contracts.arrow_rows import Data, no_files
 from data_contracts.contract.questions import ROWS, Measure
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, OutOfMemory
-from tests.support.expectations import RESOURCES, in_files, reader
+from tests.support.expectations import RESOURCES, in_files, reader, unread
 
 TABLE = pa.table({"a": [1, 2, None, 2], "x": [0.5, float("nan"), float("inf"), None], "s": ["a", "é", None, "a"]})
 COUNT = Measure("count({c})", "a")
@@ -144,10 +144,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(done.stdout) < 500_000, "kB"
 
 
-def _unread(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    raise AssertionError("our reader was not needed")
-
-
 ODD = pa.table({"x": [1, None], "X": [1, 2], "filename": ["a", "b"], 'a "b"': [3, 4], "x_": [{"x": 1}, None]})
 LEAST = pa.array([-(2**63), 0, None], pa.int64())
 TIMES = pa.table({unit: LEAST.cast(pa.timestamp(unit)) for unit in ("us", "ns")})
@@ -170,7 +166,7 @@ OTHER = pa.table({"x": pa.array([1, 2], pa.int32())})
 def test_parquet_is_read_by_duckdb_if_it_sees_what_our_reader_sees(
     table: pa.Table, schema: pa.Schema, column: str, direct: bool
 ) -> None:
-    read = _unread if direct else reader(table.cast(schema) if schema is not table.schema else table)
+    read = unread if direct else reader(table.cast(schema) if schema is not table.schema else table)
     measure = Measure("count({c})", column)
     there = table.num_rows - table[column].null_count
     there -= table is TIMES  # the least of them is pandas' missing time
