@@ -113,7 +113,7 @@ def test_a_finished_training_is_returned_and_never_taken_back(line: Line) -> Non
     assert (again.checkpoint, again.node_seconds, again.generations) == (first.checkpoint, 0.0, 1)
     assert again.dropped_rows == 3
     said = f"{TRAINING} is finished: it handed over step 10, which is never taken back."
-    assert refusal(UsageError, line.train, from_step=5) == said
+    assert refusal(UsageError, line.train, from_step=5).startswith(said)
 
 
 def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:
