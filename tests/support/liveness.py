@@ -14,11 +14,16 @@ def report(rank: int, step: int, place: str = "forward", **more: Any) -> RankRep
     return RankReport(**{"rank": rank, "step": step, "steps": step, "moves": step, "place": place, **more})
 
 
+def hear(liveness: Liveness, *reports: RankReport) -> None:
+    """Hear each rank on a node of its own."""
+    for heard in reports:
+        liveness.hear(heard, f"node {heard.rank} ({'ab'[heard.rank]})")
+
+
 def train(
     liveness: Liveness, clock: SimpleNamespace, upto: int, each_s: float = 1.0, place: str = "forward", **more: Any
 ) -> None:
     """Both ranks take `upto` steps."""
     for step in range(1, upto + 1):
         clock.now += each_s
-        liveness.hear(report(0, step, place, **more), "node 0 (a)")
-        liveness.hear(report(1, step, place, **more), "node 1 (b)")
+        hear(liveness, *(report(rank, step, place, **more) for rank in (0, 1)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import Checkpoint
+from data_contracts.errors import StorageUnavailable, TrainwrightError
+from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
@@ -33,6 +33,22 @@ class SilentNode:
         return self._status
 
     def kill(self) -> None: ...
+
+
+class Slots:
+    """Slots of a work pool: `full` times there is no room; or, `away`, the server does not answer."""
+
+    def __init__(self, *, full: int = 0, away: bool = False) -> None:
+        self.full, self.away, self.asked = full, away, list[Any]()
+
+    def take(self, nodes: int) -> str | None:
+        if self.away:
+            raise StorageUnavailable("the server is away.")
+        self.asked.append(nodes)
+        return "1 of 2 nodes is free" if len(self.asked) <= self.full else None
+
+    def give_back(self) -> None:
+        self.asked.append("back")
 
 
 class ScriptedNode(SilentNode):
@@ -82,6 +98,12 @@ class ScriptedNode(SilentNode):
             answer = RankAnswer(checkpoint=made[-1] if made else launch.resume, plan=plan)
             record = NodeExit(status="done", ranks=[RankEnd(rank=0, report=report, done=answer)])
         publish(self.store, layout.node_exit(*self.place), record)
+
+
+def unstored(step: int, generation: int = 0, training: str = TRAINING) -> Checkpoint:
+    """A checkpoint that no store holds."""
+    ref = Ref(uri=layout.checkpoint(training, step, generation), id="1" * 64, seal="2" * 64)
+    return Checkpoint(ref=ref, key="k", training=training, step=step, epoch=0, generation=generation, world_size=1)
 
 
 def seal(store: Store, step: int, generation: int = 0, training: str = TRAINING, **metrics: float) -> Checkpoint:

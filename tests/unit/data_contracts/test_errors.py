@@ -90,5 +90,4 @@ def test_the_remedy_is_the_classs_own_unless_given(kind: type[TrainwrightError])
 def test_an_answer_that_we_do_not_know_is_an_internal_error(answer: dict[str, str]) -> None:
     error = from_json(answer)
     assert type(error) is TrainwrightError
-    assert error.exit_code == 1
     assert error.message == answer.get("message", "A child process failed and gave no reason.")

@@ -16,7 +16,7 @@ from data_contracts.contract.file_statistics import FileStatistics, StatisticsGr
 from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
-from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
+from data_contracts.handoffs import Dataset, HandOff, Receipt
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ChunkOffsets, ContaminationReport
 from data_contracts.records import (
@@ -33,6 +33,7 @@ from data_contracts.records import (
 from data_contracts.resolved import Recipe, Resolved
 from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport
+from tests.support.refusals import refusal
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
@@ -65,13 +66,11 @@ def test_what_version_1_wrote_is_read_and_written_again(kind: type[HandOff], gol
 @pytest.mark.parametrize("kind", WRITTEN)
 @pytest.mark.parametrize("version", [SCHEMA + 1, "2", None])
 def test_a_newer_schema_is_refused_in_one_sentence(kind: type[HandOff], version: Any, golden: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as caught:
-        kind.from_json({**golden[kind.__name__], "schema_version": version, "what_it_added": 1})
-    assert str(caught.value) == (
+    value = {**golden[kind.__name__], "schema_version": version, "what_it_added": 1}
+    assert refusal(UsageError, kind.from_json, value) == (
         f"This {kind.__name__} has schema {version!r}, newer than the {SCHEMA} that this Trainwright reads. "
         "Upgrade Trainwright."
     )
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
@@ -84,8 +83,6 @@ def test_a_record_cannot_be_changed(golden: dict[str, Any]) -> None:
     receipt = Receipt.from_json(golden["Receipt"])
     with pytest.raises(ValidationError, match="frozen"):
         receipt.version = 3
-    assert Ref(uri="a", id="b", seal="c") == Ref.model_validate_json('{"uri": "a", "id": "b", "seal": "c"}')
-    assert issubclass(HandOff, Record)
 
 
 def test_rows_of_a_split(golden: dict[str, Any]) -> None:
@@ -97,5 +94,4 @@ def test_rows_of_a_split(golden: dict[str, Any]) -> None:
 
 def test_a_resolved_run_gives_its_spec_back_as_it_was(golden: dict[str, Any], repository: Path) -> None:
     resolved = Resolved.from_json(golden["Resolved"])
-    assert resolved.pipeline().name == "digits"
     assert resolved.pipeline().model_dump(mode="json") == golden["Resolved"]["spec"]

@@ -9,6 +9,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.rules import Objective
 from tasks.slo import read_objectives
+from tests.support.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -27,22 +28,23 @@ from tasks.slo import read_objectives
 def test_a_wrong_objective_is_refused_with_its_line_and_field(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text(f"version: 1\nobjectives:\n  mine: {line}\n")
-    with pytest.raises(UsageError) as caught:
-        read_objectives(path)
-    assert said in caught.value.message
-    assert "slo.yaml:3" in caught.value.message
+    refused = refusal(UsageError, read_objectives, path)
+    assert said in refused
+    assert "slo.yaml:3" in refused
 
 
-def test_a_file_without_objectives_and_a_newer_one_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "slo.yaml"
-    path.write_text("version: 1\nobjectives: {}\n")
-    with pytest.raises(UsageError, match="objectives"):
-        read_objectives(path)
-    path.write_text("version: 2\nobjectives: {}\n")
-    with pytest.raises(UsageError, match="upgrade Trainwright"):
-        read_objectives(path)
-    with pytest.raises(UsageError, match="write it as docs/slo.md shows"):
-        read_objectives(tmp_path / "missing.yaml")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("empty.yaml", "objectives"),
+        ("newer.yaml", "upgrade Trainwright"),
+        ("missing.yaml", "write it as docs/slo.md shows"),
+    ],
+)
+def test_a_file_without_objectives_and_a_newer_one_are_refused(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("version: 1\nobjectives: {}\n")
+    (tmp_path / "newer.yaml").write_text("version: 2\nobjectives: {}\n")
+    assert said in refusal(UsageError, read_objectives, tmp_path / name)
 
 
 def test_what_is_shipped_can_be_read() -> None:

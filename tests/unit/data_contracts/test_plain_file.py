@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,24 @@ def test_what_is_larger_than_expected_is_not_read(tmp_path: Path) -> None:
         read_plain(tmp_path / "a")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+# what makes one at a path, the error number of opening it
+KINDS: dict[str, tuple[Callable[[Path], None], int]] = {
+    "pipe": (os.mkfifo, errno.EINVAL),
+    "device": (lambda path: path.symlink_to("/dev/zero"), errno.EINVAL),
+    "socket": (bind, errno.ENXIO),
+    "folder": (Path.mkdir, errno.EISDIR),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "pipeline.yaml"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(str(path))
-    number = {"socket": errno.ENXIO, "folder": errno.EISDIR}.get(kind, errno.EINVAL)
+    path, (make, number) = tmp_path / "pipeline.yaml", KINDS[kind]
+    make(path)
     with pytest.raises(OSError, check=lambda error: error.errno == number):
         open_plain(path)
     with pytest.raises(SpecError, match=r"pipeline\.yaml: (cannot be read|is a folder)"):

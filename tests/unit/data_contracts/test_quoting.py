@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -135,24 +136,30 @@ def test_values_are_masked_and_texts_go_to_the_log(log: Path, capfd: pytest.Capt
     assert SECRET in capfd.readouterr().err
 
 
-def test_names_of_columns_are_told_unless_data_is_sensitive() -> None:
-    assert columns_shown(["a", "b"]) == "a, b"
-    assert columns_shown(["a", SECRET], sensitive=True) == (
-        "2 columns, whose names are withheld because data.sensitive is set"
-    )
-    assert column_shown("'a'", 0) == "'a'"
+NESTED = pa.struct([(SECRET, pa.struct([(SECRET, pa.int64())]))])
+NAMES_WITHHELD = "2 columns, whose names are withheld because data.sensitive is set"
+# what is shown, whether texts are withheld, how it reads
+COLUMNS: list[tuple[Callable[[], str], bool, str]] = [
+    (lambda: columns_shown(["a", "b"]), False, "a, b"),
+    (lambda: columns_shown(["a", SECRET], sensitive=True), False, NAMES_WITHHELD),
+    (lambda: columns_shown(["a", SECRET]), True, NAMES_WITHHELD),
+    (lambda: column_shown("'a'", 0), False, "'a'"),
+    (lambda: column_shown(SECRET, 1), True, "2 (its name is withheld because data.sensitive is set)"),
+    # The keys of objects may be values.
+    (lambda: type_shown(NESTED), True, "struct<•••>"),
+    (lambda: type_shown(pa.list_(NESTED)), True, "list<item: struct<•••>>"),
+    (lambda: type_shown(pa.list_(pa.int8())), True, "list<item: int8>"),
+    (lambda: type_shown(pa.timestamp("us", "UTC")), True, "timestamp[us, tz=UTC]"),
+]
 
 
-def test_names_of_columns_that_only_the_data_names_are_withheld(log: Path) -> None:
-    assert SECRET not in columns_shown(["a", SECRET])
-    assert column_shown(SECRET, 1) == "2 (its name is withheld because data.sensitive is set)"
-
-
-def test_types_are_shown_without_the_keys_of_objects_where_names_are_withheld(log: Path) -> None:
-    nested = pa.struct([(SECRET, pa.struct([(SECRET, pa.int64())]))])
-    kinds = [nested, pa.list_(nested), pa.list_(pa.int8()), pa.timestamp("us", "UTC")]
-    expected = ["struct<•••>", "list<item: struct<•••>>", "list<item: int8>", "timestamp[us, tz=UTC]"]
-    assert [type_shown(kind) for kind in kinds] == expected
+@pytest.mark.parametrize(("show", "withheld", "expected"), COLUMNS, ids=[expected for *_, expected in COLUMNS])
+def test_names_of_columns_and_of_types(
+    show: Callable[[], str], withheld: bool, expected: str, request: pytest.FixtureRequest
+) -> None:
+    if withheld:
+        request.getfixturevalue("log")
+    assert show() == expected
 
 
 VALUES = [

@@ -12,7 +12,7 @@ from data_contracts.arrow_rows import Data
 from data_contracts.contract import scan
 from data_contracts.contract.questions import DISTINCT, Measure, between, in_set
 from data_contracts.contract.scan import scanned
-from tests.support.expectations import RESOURCES, in_files, reader
+from tests.support.expectations import RESOURCES, in_files, reader, unread
 
 NAN, INF = math.nan, math.inf
 SCHEMA = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.string())])
@@ -60,10 +60,6 @@ def test_parquet_and_batches_give_the_same_values(reals: list[Any], numbers: lis
     equal = Measure("count(CASE WHEN {c} = ?::VARCHAR THEN 1 END)", "s", ("b",))  # after it, parameters of a subquery
     asked = [equal, INSIDE, Measure("count({c})", "x"), Measure("sum(abs({c}))", "x"), Measure(DISTINCT, "n"),
              Measure(DISTINCT, "s"), both, *listed]  # fmt: skip
-    direct = scanned(asked, Data(SCHEMA, _unread, in_files(table, 3)), [*"xns"], RESOURCES)
+    direct = scanned(asked, Data(SCHEMA, unread, in_files(table, 3)), [*"xns"], RESOURCES)
     assert direct is not None
     assert direct == scanned(asked, Data(SCHEMA, reader(table)), [*"xns"], RESOURCES)
-
-
-def _unread(columns: list[str] | None) -> Any:
-    raise AssertionError("DuckDB left the Parquet files to our reader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -165,8 +166,9 @@ EVERYTHING = [
 GENERATED = settings(deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
-def says_the_same_however_the_rows_are_batched(cases: int) -> None:
-    """Ask everything of as many generated tables, at once and in batches and blocks of a few rows."""
+@pytest.mark.parametrize("cases", [3, pytest.param(60, marks=pytest.mark.sweep)])
+def test_says_the_same_however_the_rows_are_batched(cases: int) -> None:
+    """Everything is asked of as many generated tables, at once and in batches and blocks of a few rows."""
 
     @settings(GENERATED, max_examples=cases)
     @given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
@@ -179,15 +181,6 @@ def says_the_same_however_the_rows_are_batched(cases: int) -> None:
             assert run(table, *EVERYTHING, rows=batch) == at_once
 
     case()
-
-
-def test_says_the_same_however_the_rows_are_batched() -> None:
-    says_the_same_however_the_rows_are_batched(3)
-
-
-@pytest.mark.sweep
-def test_says_the_same_however_the_rows_of_60_tables_are_batched() -> None:
-    says_the_same_however_the_rows_are_batched(60)
 
 
 def test_row_numbers_and_counts_are_exact_and_examples_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,18 +274,6 @@ def test_beside_a_sensitive_column_the_open_one_is_shown() -> None:
     assert one(table, equal, sensitive=["key"]).values == ["key=•••, open=o"]
 
 
-def test_a_missing_column_is_a_failure_with_a_sentence() -> None:
-    expectations = [
-        E("column_values_to_not_be_null", column="aa"),
-        E("column_mean_to_be_between", column="aa"),
-        E("column_pair_values_to_be_equal", column_A="a", column_B="aa"),
-        E("column_to_exist", column="aa"),
-    ]
-    found = run(pa.table({"a": [1], "b": [2]}), *expectations)
-    assert len(found.failures) == 4
-    assert all("the data has no column aa (it has a, b)" in failure.sentence for failure in found.failures)
-
-
 @pytest.mark.parametrize(
     "expectation",
     [
@@ -308,30 +289,6 @@ def test_no_name_of_a_column_comes_out_that_the_suite_does_not_name(expectation:
     assert SECRET not in failure.model_dump_json()
 
 
-def test_words_among_numbers_are_named_by_row() -> None:
-    table = pa.table({"a": ["1", "2", "n/a", None, "4.5", "?"]})
-    for expectation in (
-        E("column_values_to_be_between", column="a", min_value=0),
-        E("column_mean_to_be_between", column="a"),
-    ):
-        failure = one(table, expectation)
-        assert (failure.rows, failure.row_numbers, failure.values) == (2, [2, 5], ["n/a", "?"])
-        assert "text that is not a number" in failure.sentence
-
-
-def test_what_cannot_be_computed_is_a_failure_with_the_reason() -> None:
-    failure = one(pa.table({"a": ["x", "y"]}), E("column_values_to_be_between", column="a", min_value=0))
-    assert "could not be computed (a is string): Column values, min_value" in failure.sentence
-    table = pa.table({"a": [1], "b": ["x"]})
-    bad, fine = (
-        E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0", condition_parser="pandas"),
-        E("column_values_to_be_between", column="a", min_value=5),
-    )
-    found = run(table, bad, fine)
-    assert "has no column nope in its row_condition" in found.failures[0].sentence
-    assert found.failures[1].rows == 1
-
-
 def test_one_that_cannot_be_computed_leaves_its_neighbours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "BLOCK_ROWS", 2)
     table = pa.table({"a": ["x", "x", "y", "x", "y", "z"]})
@@ -343,28 +300,74 @@ def test_one_that_cannot_be_computed_leaves_its_neighbours_alone(monkeypatch: py
     assert "could not be computed" in found.failures[1].sentence
 
 
-def test_categories_are_their_values() -> None:
-    table = pa.table(
-        {"a": pa.chunked_array([pa.array(["x", None]).dictionary_encode(), pa.array(["y", "z"]).dictionary_encode()])}
-    )
-    assert one(table, E("column_values_to_be_in_set", column="a", value_set=["x", "y"])).row_numbers == [3]
-    assert one(table, E("column_value_lengths_to_equal", column="a", value=2)).rows == 3
+AB = pa.table({"a": [1], "b": ["x"]})
+WORDS = pa.table({"a": ["1", "2", "n/a", None, "4.5", "?"]})
+NAMED: dict[str, Any] = {"rows": 2, "row_numbers": [2, 5], "values": ["n/a", "?"]}
+CATEGORIES = pa.table(
+    {"a": pa.chunked_array([pa.array(["x", None]).dictionary_encode(), pa.array(["y", "z"]).dictionary_encode()])}
+)
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes([at]) * 16 for at in range(3)], pa.binary(16)))
+# What Arrow cannot hand to pandas.
+IDS = pa.table({"ids": pa.ListArray.from_arrays(pa.array([0, 1, None, 3], pa.int32()), UUIDS)})
+LISTS, FLOATS = (
+    pa.table({"lists": pa.array([[7], None, [7]], kind)}) for kind in (pa.list_(pa.int32()), pa.list_(pa.float32(), 1))
+)
+PRICES = pa.table({"price": pa.array([Decimal("12.50"), Decimal("50.50"), Decimal("12.60")], pa.decimal128(12, 2))})
+# table, expectation; some fields of the failure, a part of its sentence
+FOUND: dict[str, tuple[pa.Table, dict[str, Any], dict[str, Any], str]] = {
+    **{
+        f"a column that is missing, {entry['type']}": (AB, entry, {}, "the data has no column aa (it has a, b)")
+        for entry in (
+            E("column_values_to_not_be_null", column="aa"),
+            E("column_mean_to_be_between", column="aa"),
+            E("column_pair_values_to_be_equal", column_A="a", column_B="aa"),
+            E("column_to_exist", column="aa"),
+        )
+    },
+    "words among numbers": (
+        WORDS, E("column_values_to_be_between", column="a", min_value=0), NAMED, "text that is not a number",
+    ),
+    "words among numbers, of which the mean is asked for": (
+        WORDS, E("column_mean_to_be_between", column="a"), NAMED, "text that is not a number",
+    ),
+    "texts that have no order with numbers": (
+        pa.table({"a": ["x", "y"]}), E("column_values_to_be_between", column="a", min_value=0), {},
+        "could not be computed (a is string): Column values, min_value",
+    ),
+    "a condition on a column that is missing": (
+        AB, E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0"), {},
+        "has no column nope in its row_condition",
+    ),
+    "decimals": (
+        PRICES, E("column_values_to_be_between", column="price", max_value=50),
+        {"row_numbers": [1], "values": ["50.50"]}, "",
+    ),
+    "the mean of decimals": (
+        PRICES, E("column_mean_to_be_between", column="price", max_value=25.19), {}, "observed 25.20;",
+    ),
+    "categories": (
+        CATEGORIES, E("column_values_to_be_in_set", column="a", value_set=["x", "y"]), {"row_numbers": [3]}, "",
+    ),
+    "lengths of categories": (CATEGORIES, E("column_value_lengths_to_equal", column="a", value=2), {"rows": 3}, ""),
+    "lists of ids": (IDS, E("column_values_to_not_be_null", column="ids"), {"row_numbers": [2]}, ""),
+    "lists of ids, in order": (
+        IDS, E("column_max_to_be_between", column="ids", min_value=0), {}, "could not be computed (ids is list<",
+    ),
+    "lists": (LISTS, E("column_values_to_be_null", column="lists"), {"values": ["[7]", "[7]"]}, ""),
+    "lists of a fixed size": (FLOATS, E("column_values_to_be_null", column="lists"), {"values": ["[7.0]"] * 2}, ""),
+    "lists, in order": (LISTS, E("column_max_to_be_between", column="lists", min_value=9), {"column": "lists"}, ""),
+    "lists of a fixed size, in order": (
+        FLOATS, E("column_max_to_be_between", column="lists", min_value=9), {"column": "lists"}, "",
+    ),
+}  # fmt: skip
 
 
-def test_columns_that_arrow_cannot_hand_to_pandas_are_checked_or_named() -> None:
-    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes([at]) * 16 for at in range(3)], pa.binary(16)))
-    table = pa.table({"ids": pa.ListArray.from_arrays(pa.array([0, 1, None, 3], pa.int32()), ids)})
-    assert one(table, E("column_values_to_not_be_null", column="ids")).row_numbers == [2]
-    unclear = one(table, E("column_max_to_be_between", column="ids", min_value=0)).sentence
-    assert "could not be computed (ids is list<" in unclear
-
-
-@pytest.mark.parametrize(("kind", "shown"), [(pa.list_(pa.int32()), "[7]"), (pa.list_(pa.float32(), 1), "[7.0]")])
-def test_a_list_that_breaks_an_expectation_is_shown_as_one(kind: pa.DataType, shown: str) -> None:
-    table = pa.table({"lists": pa.array([[7], None, [7]], kind)})
-    assert one(table, E("column_values_to_be_null", column="lists")).values == [shown, shown]
-    failures = run(table, E("column_max_to_be_between", column="lists", min_value=9)).failures
-    assert [failure.column for failure in failures] == ["lists"]
+@pytest.mark.parametrize("case", FOUND)
+def test_what_is_said_of_a_failure(case: str) -> None:
+    table, expectation, fields, part = FOUND[case]
+    failure = one(table, expectation)
+    assert {name: getattr(failure, name) for name in fields} == fields
+    assert part in failure.sentence
 
 
 def test_whole_numbers_beside_nulls_are_whole_numbers() -> None:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -56,35 +55,6 @@ def test_nothing_is_printed_and_nobody_is_warned(
     assert (*capfd.readouterr(), list(recwarn)) == ("", "", [])
 
 
-def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
-    with pytest.raises(SpecError, match=r"contract.suite: expectations.0.kwargs.mostly: .*less than or equal to 1"):
-        run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))
-
-
-def test_an_argument_that_gx_refuses_only_when_it_asks_for_metrics_is_a_spec_error() -> None:
-    entry = E("column_kl_divergence_to_be_less_than", column="a", partition_object={"bins": [1]}, threshold=0.1)
-    said = "contract.suite: expectations.0.kwargs: expect_column_kl_.* refuses the value: Invalid partition"
-    with pytest.raises(SpecError, match=said):
-        run(pa.table({"a": [1]}), entry)
-
-
-def test_a_time_that_is_none_is_a_spec_error() -> None:
-    with pytest.raises(SpecError, match=r"expectations.0.kwargs.max_value: .* refuses the value"):
-        run(pa.table(TIMES), E("column_values_to_be_between", column="day", max_value="soon"))
-
-
-def test_only_the_columns_that_are_needed_are_read() -> None:
-    table = pa.table({"a": [1], "b": [1], "c": [1], "big": [b"x"]})
-    seen: list[list[str] | None] = []
-    told = suite(
-        E("column_values_to_be_between", column="a", max_value=2, row_condition="b > 0", condition_parser="pandas"),
-        E("column_mean_to_be_between", column="c"),
-        E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
-    )
-    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[], resources=None).accepted
-    assert seen == [None, ["a", "b"], ["c"]]
-
-
 def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
     kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
     assert kept == great_expectations_engine.catalogue(), (
@@ -110,38 +80,74 @@ def test_a_suite_that_is_translated_is_loaded_and_checked_without_great_expectat
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_scan_reads_its_columns_once_and_only_what_is_broken_is_read_again() -> None:
-    table = pa.table({"a": [1, 5], "b": ["x", "y"], "big": [b"x", b"y"]})
+ROWS = pa.table({"a": [1, 5], "b": [1, 1], "c": [1, 1], "big": [b"x", b"y"]})
+# table; expectations; whether one scan may decide them; rows that break them; columns that are read, one after another
+READS = {
+    "only those that are needed": (
+        ROWS,
+        [
+            E("column_values_to_be_between", column="a", max_value=5, row_condition="b > 0", condition_parser="pandas"),
+            E("column_mean_to_be_between", column="c"),
+            E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
+        ],
+        False, [], [None, ["a", "b"], ["c"]],
+    ),
+    "all in one scan, then again what is broken": (
+        ROWS,
+        [
+            E("column_values_to_not_be_null", column="b"),
+            E("column_values_to_be_between", column="a", max_value=2),
+            E("table_row_count_to_equal", value=2),
+        ],
+        True, [[1]], [None, ["a", "b"], ["a"]],
+    ),
+    "one to count rows by where none is measured": (
+        pa.table({"big": [["x"], ["y"]]}),
+        [E("table_row_count_to_equal", value=2), E("column_to_exist", column="big")],
+        True, [], [None, ["big"]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READS)
+def test_which_columns_are_read(case: str) -> None:
+    table, asked, is_scanned, broken, columns = READS[case]
     seen: list[list[str] | None] = []
-    told = suite(
-        E("column_values_to_not_be_null", column="b"),
-        E("column_values_to_be_between", column="a", max_value=2),
-        E("table_row_count_to_equal", value=2),
-    )
-    found = check(told, reader(table, seen=seen), fail_on="critical", sensitive=[], resources=RESOURCES)
-    assert [failure.row_numbers for failure in found.failures] == [[1]]
-    assert seen == [None, ["a", "b"], ["a"]]
+    resources = RESOURCES if is_scanned else None
+    found = check(suite(*asked), reader(table, seen=seen), fail_on="critical", sensitive=[], resources=resources)
+    assert [failure.row_numbers for failure in found.failures] == broken
+    assert found.rows == 2
+    assert seen == columns
 
 
-def test_rows_are_counted_where_no_column_is_measured() -> None:
-    seen: list[list[str] | None] = []
-    told = suite(E("table_row_count_to_equal", value=2), E("column_to_exist", column="big"))
-    nested = pa.table({"big": [["x"], ["y"]]})
-    found = check(told, reader(nested, seen=seen), fail_on="critical", sensitive=[], resources=RESOURCES)
-    assert (found.accepted, found.rows, seen) == (True, 2, [None, ["big"]])
+# expectation; what is said of it after `contract.suite: expectations.0.kwargs`
+REFUSED = {
+    "a share": (E("column_values_to_not_be_null", column="a", mostly=2), r".mostly: .*less than or equal to 1"),
+    "what only its metrics refuse": (
+        E("column_kl_divergence_to_be_less_than", column="a", partition_object={"bins": [1]}, threshold=0.1),
+        ": expect_column_kl_.* refuses the value: Invalid partition",
+    ),
+    "a time": (E("column_values_to_be_between", column="day", max_value="soon"), r".max_value: .* refuses the value"),
+    "a format that names a part twice": (
+        E("column_values_to_match_strftime_format", column="a", strftime_format="%a%a"),
+        ".*: expect_column_values_to_match_strftime_format refuses the value",
+    ),
+    "a bound that no float holds": (
+        E("column_values_to_be_between", column="a", max_value=10**400),
+        ".*: expect_column_values_to_be_between refuses the value",
+    ),
+    "a sum that no float holds": (
+        E("multicolumn_sum_to_equal", column_list=["a", "a"], sum_total=10**400),
+        ".*: expect_multicolumn_sum_to_equal refuses the value",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "kwargs"),
-    [
-        ("column_values_to_match_strftime_format", {"column": "a", "strftime_format": "%a%a"}),
-        ("column_values_to_be_between", {"column": "a", "max_value": 10**400}),
-        ("multicolumn_sum_to_equal", {"column_list": ["a", "a"], "sum_total": 10**400}),
-    ],
-)
-def test_a_value_that_great_expectations_cannot_hold_is_refused(kind: str, kwargs: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match=rf"expectations.0.kwargs.*: expect_{kind} refuses the value"):
-        run(pa.table({"a": [1]}), E(kind, **kwargs))
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_value_that_great_expectations_refuses_is_a_mistake_in_the_suite(case: str) -> None:
+    entry, said = REFUSED[case]
+    with pytest.raises(SpecError, match=rf"contract.suite: expectations.0.kwargs{said}"):
+        run(pa.table({"a": [1, 2], "day": TIMES["day"]}), entry)
 
 
 def test_a_number_that_no_float_holds_is_compared_as_it_is() -> None:

@@ -8,25 +8,18 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import translation
-from data_contracts.contract.engine import check
 from data_contracts.contract.findings import EXAMPLES
 from data_contracts.contract.frames import scope_of
+from tests.support.expectations import E, run
 
 
 @pytest.mark.parametrize("columns", [EXAMPLES - 1, EXAMPLES, EXAMPLES + 1, 3 * EXAMPLES])
 def test_the_set_of_columns_is_compared_whole(columns: int) -> None:
     names = [f"c{number:03d}" for number in range(columns)]
     table = pa.table({name: [1, 2] for name in names})
-    kwargs = {"column_set": names, "exact_match": True}
-    asked = {"type": "expect_table_columns_to_match_set", "kwargs": kwargs, "severity": "critical"}
-
-    def outcome(held: pa.Table) -> bool:
-        suite = {"name": "wide", "expectations": [asked]}
-        read = lambda wanted: (held if wanted is None else held.select(wanted)).to_batches(1)  # noqa: E731
-        return check(suite, read, fail_on="critical", sensitive=[], resources=None).accepted
-
-    assert outcome(table)
-    assert not outcome(table.drop_columns(names[-1:]))
+    asked = E("table_columns_to_match_set", column_set=names, exact_match=True)
+    assert run(table, asked, rows=1, resources=None).accepted
+    assert not run(table.drop_columns(names[-1:]), asked, rows=1, resources=None).accepted
 
 
 def test_a_column_is_looked_at_no_more_often_in_a_wider_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,11 +97,8 @@ def test_groups_add_up_to_the_bytes_that_their_parts_add_up_to(seed: int) -> Non
         count = choose.randint(1, 4)
         some, waiting = waiting[:count], waiting[count:]
         group = grouped(some)
-        assert group is not None
         together.add(StatisticsGroup.from_json(group.to_json()))
     first, second = alone.profile(), together.profile()
-    assert first is not None
-    assert second is not None
     assert canonical(first.to_json()) == canonical(second.to_json())
     assert (alone.rows, sorted(map(str, alone.values["total"]))) == (
         together.rows,

@@ -15,7 +15,6 @@ BOUNDS = {"quantiles": [0.5], "value_ranges": [[0, 1]]}
 
 def shows(question: ScanQuestion | None, values: list[float]) -> bool:
     """Whether the counts of these values show that the expectation holds."""
-    assert question is not None
     seen = np.array(values, float)
     counts = [len(seen)]
     for one in question.measures[1:]:

@@ -66,38 +66,45 @@ def test_every_argument_is_said(name: str, optional: bool) -> None:
 
 
 PLAIN = {
-    "`a` is at least 0 and at most 9.5 in at least 90% of the rows.": (
-        "column_values_to_be_between",
-        {"column": "a", "min_value": 0, "max_value": 9.5, "mostly": 0.9},
-    ),
-    "No value of `id` occurs twice, for at least 99.9% of the rows.": (
-        "column_values_to_be_unique",
-        {"column": "id", "mostly": 0.999},
-    ),
-    '`a` has a value in every row, where "b == 1".': (
-        "column_values_to_not_be_null",
-        {"column": "a", "row_condition": "b == 1", "condition_parser": "pandas", "mostly": 1.0},
-    ),
-    "The number of rows is exactly 3.": ("table_row_count_to_be_between", {"min_value": 3, "max_value": 3}),
-    "The mean of `a` is more than the parameter low.": (
-        "column_mean_to_be_between",
-        {"column": "a", "min_value": {"$PARAMETER": "low"}, "strict_min": True},
-    ),
-    "Column values to be prime on `a{b}` (of: 3).": ("column_values_to_be_prime", {"column": "a{b}", "of": 3}),
+    "`a` is at least 0 and at most 9.5 in at least 90% of the rows.": {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "a", "min_value": 0, "max_value": 9.5, "mostly": 0.9},
+    },
+    "No value of `id` occurs twice, for at least 99.9% of the rows.": {
+        "type": "expect_column_values_to_be_unique",
+        "kwargs": {"column": "id", "mostly": 0.999},
+    },
+    '`a` has a value in every row, where "b == 1".': {
+        "type": "expect_column_values_to_not_be_null",
+        "kwargs": {"column": "a", "row_condition": "b == 1", "condition_parser": "pandas", "mostly": 1.0},
+    },
+    "The number of rows is exactly 3.": {
+        "type": "expect_table_row_count_to_be_between",
+        "kwargs": {"min_value": 3, "max_value": 3},
+    },
+    "The mean of `a` is more than the parameter low.": {
+        "type": "expect_column_mean_to_be_between",
+        "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low"}, "strict_min": True},
+    },
+    "Column values to be prime on `a{b}` (of: 3).": {
+        "type": "expect_column_values_to_be_prime",
+        "kwargs": {"column": "a{b}", "of": 3},
+    },
+    # Severity and description come last.
+    "There is a column `a` (a warning). [by law]": {
+        "type": "expect_column_to_exist",
+        "kwargs": {"column": "a"},
+        "severity": "warning",
+        "description": "by law",
+    },
+    "`checks.Even`, an expectation of your own, holds for `a` (base: 2).": {
+        "type": "checks.Even",
+        "class_path": "checks.Even",
+        "kwargs": {"column": "a", "base": 2},
+    },
 }
 
 
 @pytest.mark.parametrize("words", PLAIN)
 def test_sentences(words: str) -> None:
-    name, kwargs = PLAIN[words]
-    assert sentence({"type": f"expect_{name}", "kwargs": kwargs}) == words
-
-
-def test_severity_and_description_come_last() -> None:
-    one = {"type": "expect_column_to_exist", "kwargs": {"column": "a"}, "severity": "warning", "description": "by law"}
-    assert sentence(one) == "There is a column `a` (a warning). [by law]"
-
-
-def test_an_expectation_of_your_own_is_told_by_its_class_and_arguments() -> None:
-    own = {"type": "checks.Even", "class_path": "checks.Even", "kwargs": {"column": "a", "base": 2}}
-    assert sentence(own) == "`checks.Even`, an expectation of your own, holds for `a` (base: 2)."
+    assert sentence(PLAIN[words]) == words

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import suites
-from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.translation import _RULES, reason
 from tests.support.expectations import E, plan, run
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("big", pa.uint64()), ("f", pa.float32()), ("s", pa.string()), ("d", pa.date32()),
      ("kind", pa.dictionary(pa.int8(), pa.string())), ("price", pa.decimal128(9, 2)), ("raw", pa.binary()),
-     ("nested", pa.list_(pa.int64()))]
+     ("nested", pa.list_(pa.int64())), ("zoned", pa.timestamp("us", "Europe/Berlin"))]
 )  # fmt: skip
 BETWEEN = {"column": "a", "min_value": 0}
 ARGUMENT = "its argument {} has no exact translation"
@@ -46,7 +45,7 @@ LEFT: list[tuple[dict[str, Any], str]] = [
     (E("column_mean_to_be_between", column="f", min_value=0), "its column is float"),
     (E("column_values_to_be_unique", column="gone"), "the data has no column gone"),
     *((E("column_values_to_not_be_null", column=name), f"its column is {SCHEMA.field(name).type}")
-      for name in ("big", "kind", "price", "raw", "nested")),
+      for name in ("big", "kind", "price", "raw", "nested", "zoned")),
 ]  # fmt: skip
 
 
@@ -67,10 +66,3 @@ def test_a_column_without_a_name_is_left_and_disturbs_no_other() -> None:
     assert isinstance(plan(E("column_values_to_be_between", column="", min_value=0), table.schema), str)
     outcome = run(table, E("column_values_to_be_between", column="a", max_value=40))
     assert (outcome.accepted, outcome.rows) == (False, 2)
-
-
-def test_times_with_a_zone_are_left() -> None:
-    schema = pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us"))])
-    left = plan(E("column_values_to_be_null", column="at"), schema)
-    assert left == "its column is timestamp[us, tz=Europe/Berlin]"
-    assert isinstance(plan(E("column_values_to_be_null", column="plain"), schema), ScanQuestion)

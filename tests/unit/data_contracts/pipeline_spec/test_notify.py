@@ -9,6 +9,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
+from tests.support.refusals import refusal
 from tests.support.tiny import write_project
 
 BLOCK = "slack-webhook/team"
@@ -37,6 +38,4 @@ BLOCK = "slack-webhook/team"
     ],
 )
 def test_what_is_refused(rule: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        load_spec(write_project(tmp_path / "tiny", {"notify": [rule]}))
-    assert sentence in caught.value.message
+    assert sentence in refusal(SpecError, load_spec, write_project(tmp_path / "tiny", {"notify": [rule]}))

@@ -1,9 +1,8 @@
-"""What tests of gangs share: a store, the mark of all that a test starts, and times that need not pass."""
+"""What tests of gangs share: the mark of all that a test starts, and times that need not pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +10,7 @@ import pytest
 from infra.gang import members
 from infra.gang.members import Liveness
 from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.store import Store, folder, lease, open_store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
+from infra.store import folder, lease
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from infra.gang.members import Progress
 from infra.store import Store, layout, open_store
 from tests.support.coded import seal_checkpoint
 from tests.support.damage import overwrite
-from tests.support.scripted_nodes import TRAINING, ScriptedNode, SilentNode, conduct_scripted
+from tests.support.refusals import refusal
+from tests.support.scripted_nodes import TRAINING, ScriptedNode, SilentNode, Slots, conduct_scripted, seal
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -59,22 +60,6 @@ class Line:
         """The step that a generation began with."""
         resume = self.launch(generation).resume
         return resume.step if resume else 0
-
-
-class Slots:
-    """Those that are asked for; at most `away` times the server does not answer, then `full` times there is no room."""
-
-    def __init__(self, *, full: int = 0, away: bool = False) -> None:
-        self.full, self.away, self.asked = full, away, list[Any]()
-
-    def take(self, nodes: int) -> str | None:
-        if self.away:
-            raise StorageUnavailable("the server is away.")
-        self.asked.append(nodes)
-        return "1 of 2 nodes is free" if len(self.asked) <= self.full else None
-
-    def give_back(self) -> None:
-        self.asked.append("back")
 
 
 class Clock:
@@ -127,15 +112,12 @@ def test_a_finished_training_is_returned_and_never_taken_back(line: Line) -> Non
     again = line.train()
     assert (again.checkpoint, again.node_seconds, again.generations) == (first.checkpoint, 0.0, 1)
     assert again.dropped_rows == 3
-    with pytest.raises(UsageError) as raised:
-        line.train(from_step=5)
-    assert raised.value.message == f"{TRAINING} is finished: it handed over step 10, which is never taken back."
+    said = f"{TRAINING} is finished: it handed over step 10, which is never taken back."
+    assert refusal(UsageError, line.train, from_step=5).startswith(said)
 
 
 def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:
-    writer = line.store.writer("trainings/k-9/checkpoints/7-g0")
-    ref = writer.seal("checkpoint", {"step": 7}, {}, [writer.put("state.json", b"7")])
-    begin = Checkpoint(ref=ref, key="k", training="trainings/k-9", step=7, epoch=0, generation=0, world_size=1)
+    begin = seal(line.store, 7, training="trainings/k-9")
     with pytest.raises(UserCodeError):
         line.train(UserCodeError("it raised."), launch={"begin": begin})
     assert line.launch(0).resume == begin
@@ -166,10 +148,12 @@ def test_what_starts_the_nodes_may_be_away_for_a_while(line: Line) -> None:
 
 
 def test_nodes_that_never_come_are_paid_for_and_said(line: Line) -> None:
-    launch = {"nodes": 2}
     with pytest.raises(GangIncomplete) as caught:
         conduct_scripted(
-            line.store, lambda *_: SilentNode("its run is Late", "queued"), launch=launch, rollcall_timeout_s=0.2
+            line.store,
+            lambda *_: SilentNode("its run is Late", "queued"),
+            launch={"nodes": 2},
+            rollcall_timeout_s=0.2,
         )
     late = "Node 0 (its run is Late), 1 (its run is Late) of 2 had not answered the roll-call of generation 0 after "
     assert caught.value.message.startswith(late)

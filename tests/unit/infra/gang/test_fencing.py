@@ -11,6 +11,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,20 @@ def read_by_anyone(store: Store) -> dict[str, Any]:
     }
 
 
+def come_to(*stores: Store, case: Case, **options: Any) -> Checkpoint | TrainwrightError:
+    """What a conductor with these stores, its own and its node's, comes to."""
+    try:
+        return train(*stores, case, **options)
+    except TrainwrightError as error:
+        return error
+
+
+def stopped_at(point: Failpoint, folder: Path, case: Case, **options: Any) -> Checkpoint | TrainwrightError:
+    """What the old conductor comes to, which is stopped at one of its writes or its node's."""
+    stores = [point.watch(open_store(str(folder))) for _ in range(2)]
+    return come_to(*stores, case=case, patience_s=0.05, **options)
+
+
 def attempt(folder: Path, case: Case, nth: int) -> bool:
     """One try; False if the old conductor has no such write."""
     begun(folder, case)
@@ -143,13 +158,7 @@ def attempt(folder: Path, case: Case, nth: int) -> bool:
         seen.append(read_by_anyone(third))
 
     point = Failpoint(nth, take_over)
-    old, its_node = point.watch(open_store(str(folder))), point.watch(open_store(str(folder)))
-    options = {"from_step": case.steps[0]} if case.back else {}
-    ended: Any = None
-    try:
-        ended = train(old, its_node, case, patience_s=0.05, **options)
-    except TrainwrightError as error:
-        ended = error
+    ended = stopped_at(point, folder, case, **({"from_step": case.steps[0]} if case.back else {}))
     if not seen:
         return False
     assert read_by_anyone(third) == seen[0], f"{case}: taken over before write {nth}, of {point.paths[nth - 1]}"
@@ -163,44 +172,33 @@ def attempt(folder: Path, case: Case, nth: int) -> bool:
 def overlapping(folder: Path, case: Case, nth: int) -> bool:
     """One try in which the new one goes back and trains while the old one goes on; False if there is no such write."""
     begun(folder, case)
-    training, over, taken = threading.Event(), threading.Event(), False
-    came: list[Any] = []
+    training, over = threading.Event(), threading.Event()
+    taken: list[Future[Checkpoint | TrainwrightError]] = []
 
     def wait() -> None:
         training.set()
         over.wait()
 
-    def new() -> None:
-        options = {"from_step": case.steps[0]}
-        try:
-            came.append(train(open_store(str(folder)), open_store(str(folder)), case, wait=wait, **options))
-        except TrainwrightError as error:
-            came.append(error)
+    def new() -> Checkpoint | TrainwrightError:
+        stores = [open_store(str(folder)) for _ in range(2)]
+        came = come_to(*stores, case=case, wait=wait, from_step=case.steps[0])
         training.set()
-
-    thread = threading.Thread(target=new)
+        return came
 
     def take_over() -> None:
-        nonlocal taken
-        taken = True
-        thread.start()
+        taken.append(pool.submit(new))
         training.wait()
 
-    point = Failpoint(nth, take_over)
-    old, its_node = point.watch(open_store(str(folder))), point.watch(open_store(str(folder)))
-    ended: Any = None
-    try:
-        ended = train(old, its_node, case, patience_s=0.05)
-    except TrainwrightError as error:
-        ended = error
-    over.set()
+    with ThreadPoolExecutor(1) as pool:
+        point = Failpoint(nth, take_over)
+        ended = stopped_at(point, folder, case)
+        over.set()
     if not taken:
         return False
-    thread.join()
+    came, store = taken[0].result(), open_store(str(folder))
     where = f"{case}: taken over before write {nth}, of {point.paths[nth - 1]}"
-    store = open_store(str(folder))
-    if isinstance(came[0], Checkpoint):
-        assert read_by_anyone(store)["result"] == came[0].to_json(), where
+    if isinstance(came, Checkpoint):
+        assert read_by_anyone(store)["result"] == came.to_json(), where
         assert isinstance(ended, Fenced), where
     elif isinstance(ended, Checkpoint):
         # Decided before: the new one is told so, or that there is no such step yet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from infra.gang.rank_files import FIELD
 from infra.store import Store, Versioned, layout
 from tests.support.conducting import losing_answers
 from tests.support.damage import overwrite
+from tests.support.refusals import refusal
 from tests.support.scripted_nodes import TRAINING, seal
 
 
@@ -29,6 +31,10 @@ def ledger_of(store: Store, *steps: int, token: int = 0) -> Ledger:
     for step in steps:
         assert ledger.commit(seal(store, step))
     return ledger
+
+
+def away(*_: Any, **__: Any) -> None:
+    raise StorageUnavailable("the store is away.")
 
 
 def kept(store: Store, token: int = 9) -> list[int]:
@@ -61,16 +67,26 @@ def test_what_is_not_sealed_as_reported_is_not_committed(store: Store) -> None:
     assert kept(store) == []
 
 
+# committed steps, the move, the steps afterwards
+MOVES: dict[str, tuple[list[int], Callable[[Store, Ledger], Any], list[int]]] = {
+    "a commit": ([5], lambda store, ledger: ledger.commit(seal(store, 10)), [5, 10]),
+    "going back": ([5, 10, 15], lambda store, ledger: ledger.go_back(10, by="test"), [5, 10]),
+}
+
+
+@pytest.mark.parametrize("case", MOVES)
 def test_a_move_whose_answer_was_lost_is_not_mistaken_for_anothers(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    case: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = ledger_of(store, 5)
+    before, move, after = MOVES[case]
+    ledger = ledger_of(store, *before)
     with losing_answers(ledger, monkeypatch), pytest.raises(StorageUnavailable):
-        ledger.commit(seal(store, 10))
-    assert [checkpoint.step for checkpoint in ledger.checkpoints] == [5]
-    assert ledger.commit(seal(store, 10))
-    assert ledger.commit(seal(store, 15))
-    assert kept(store) == [5, 10, 15]
+        move(store, ledger)
+    assert [checkpoint.step for checkpoint in ledger.checkpoints] == before
+    move(store, ledger)
+    assert ledger.commit(seal(store, 20))
+    assert kept(store) == [*after, 20]
+    assert [step for step, _ in aside(store)] == [step for step in before if step not in after]
 
 
 def test_two_take_over_at_once_and_the_higher_token_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +113,8 @@ def test_an_older_conductor_can_move_nothing(store: Store) -> None:
         lambda: old.retire(1, None, by="old"),
         lambda: old.hand_over(old.checkpoints[-1]),
         lambda: old.record_recovery([(0, 8)], Retries()),
+        lambda: old.adopt(0, [seal(store, 25)]),
+        lambda: old.go_back(5, by="old"),
         lambda: Ledger(store, TRAINING, 0),
     ):
         with pytest.raises(Fenced, match="taken over by another conductor"):
@@ -104,7 +122,7 @@ def test_an_older_conductor_can_move_nothing(store: Store) -> None:
     assert all(store.verify(checkpoint.ref) for checkpoint in new.checkpoints)
     new.record_recovery([(8, 16)], Retries())
     assert new.commit(seal(store, 20, generation=1))
-    assert kept(store) == [5, 10, 15, 20]
+    assert (kept(store), aside(store)) == ([5, 10, 15, 20], [])
     assert (Ledger(store, TRAINING, 9).skipped, Ledger(store, TRAINING, 9).handed_over) == ([(8, 16)], None)
 
 
@@ -128,9 +146,6 @@ def test_a_move_that_loses_twice_is_fenced(store: Store, monkeypatch: pytest.Mon
 def test_what_was_retired_is_deleted_in_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the store goes away or the conductor dies in between."""
     ledger = ledger_of(store, 5, 10, 15)
-
-    def away(*arguments: Any, **more: Any) -> None:
-        raise StorageUnavailable("the store is away.")
 
     def there() -> list[int]:
         return [s for s in (5, 10, 15, 20) if store.exists(layout.manifest(layout.checkpoint(TRAINING, s, 0)))]
@@ -158,10 +173,6 @@ def test_a_retired_checkpoint_is_deleted_only_once_the_trail_no_longer_names_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = ledger_of(store, 5, 10)
-
-    def away(*arguments: Any) -> None:
-        raise StorageUnavailable("the store is away.")
-
     with monkeypatch.context() as patch:
         patch.setattr(ledger._pointer, "swap", away)
         with pytest.raises(StorageUnavailable):
@@ -204,12 +215,10 @@ def test_without_a_whole_one_it_does_not_silently_begin_again(store: Store) -> N
     for checkpoint in ledger.checkpoints:
         spoil(store, checkpoint)
     for _ in range(2):  # the marks of the first try are there already
-        with pytest.raises(CorruptError) as caught:
-            ledger.resume_from()
-    assert str(caught.value) == (
-        "No committed checkpoint of trainings/k-0 is whole: trainings/k-0/checkpoints/10-g0, "
-        "trainings/k-0/checkpoints/5-g0. Restore one of them from a copy, or run with --new to train from the start."
-    )
+        assert refusal(CorruptError, ledger.resume_from) == (
+            "No committed checkpoint of trainings/k-0 is whole: trainings/k-0/checkpoints/10-g0, trainings/k-0/"
+            "checkpoints/5-g0. Restore one of them from a copy, or run with --new to train from the start."
+        )
 
 
 # scores of steps 5, 10, …; select; keep -> step handed over, steps kept
@@ -243,20 +252,24 @@ def test_the_newest_and_the_selected_are_kept(
         assert store.exists(layout.tombstone(uri)) is (step not in stay)
 
 
-# what step 5 is, whether it stays when only the newest is kept
-USES = [("nothing", False), ("verified", True), ("taken up today", True), ("taken up two days ago", False)]
+# what step 5 is; its mark; whether it stays when only the newest is kept
+USES: dict[str, tuple[Callable[[str], str], bool]] = {
+    "nothing": (lambda uri: f"{TRAINING}/another", False),
+    "verified": (layout.verified, True),
+    "taken up today": (lambda uri: layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), True),
+    "taken up two days ago": (
+        lambda uri: layout.use(uri, f"{datetime.now(UTC) - timedelta(days=2.5):%Y-%m-%d}"),
+        False,
+    ),
+}
 
 
-@pytest.mark.parametrize(("use", "stays"), USES)
-def test_what_is_verified_or_in_use_is_not_retired(use: str, stays: bool, store: Store) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_what_is_verified_or_in_use_is_not_retired(use: str, store: Store) -> None:
     """A model version may point to the one, a training be warmed up from the other."""
-    ledger = ledger_of(store, 5, 10, 15)
+    ledger, (mark, stays) = ledger_of(store, 5, 10, 15), USES[use]
     uri = layout.checkpoint(TRAINING, 5, 0)
-    if use == "verified":
-        store.create_json(layout.verified(uri), {})
-    elif use != "nothing":
-        day = datetime.now(UTC) - timedelta(days=0 if use == "taken up today" else 2.5)
-        store.create(layout.use(uri, f"{day:%Y-%m-%d}"), b"")
+    store.create(mark(uri), b"{}")
     ledger.retire(1, None, by="test")
     assert kept(store) == ([5, 15] if stays else [15])
     assert store.exists(layout.manifest(uri)) is stays
@@ -322,17 +335,3 @@ def test_a_step_that_is_not_committed_is_refused_with_those_that_are(store: Stor
             ledger.go_back(step, by="r")
     with pytest.raises(UsageError, match="committed steps: none"):
         Ledger(store, "trainings/other-0", 0).go_back(5, by="r")
-
-
-def test_an_older_conductor_cannot_go_back_and_a_lost_answer_counts_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = ledger_of(store, 5, 10, 15)
-    new = Ledger(store, TRAINING, 1)
-    with pytest.raises(Fenced):
-        old.go_back(5, by="old")
-    assert (kept(store, 1), aside(store)) == ([5, 10, 15], [])
-    with losing_answers(new, monkeypatch), pytest.raises(StorageUnavailable):
-        new.go_back(10, by="new")
-    new.go_back(10, by="new")
-    assert (kept(store, 1), [step for step, _ in aside(store)]) == ([5, 10], [15])

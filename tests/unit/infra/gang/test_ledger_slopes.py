@@ -7,22 +7,16 @@ from typing import Any
 
 import pytest
 
-from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
+from tests.support.scripted_nodes import TRAINING, unstored
 from tests.support.slopes import grows_linearly
-
-TRAINING = "trainings/k-0"
 
 
 def ledger_of(store: Store, count: int) -> Ledger:
     """A ledger that holds so many checkpoints; none of them is there."""
     ledger = Ledger(store, TRAINING, 0)
-    fields = {"training": TRAINING, "epoch": 0, "generation": 0, "world_size": 1, "key": "k"}
-    ledger.checkpoints = [
-        Checkpoint(ref=Ref(uri=layout.checkpoint(TRAINING, step, 0), id="1" * 64, seal="2" * 64), step=step, **fields)
-        for step in range(1, count + 1)
-    ]
+    ledger.checkpoints = [unstored(step) for step in range(1, count + 1)]
     return ledger
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, NodeLost
-from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import RankReport
 from infra.gang.members import Liveness
-from tests.support.liveness import report, train
+from tests.support.liveness import hear, report, train
+from tests.support.scripted_nodes import unstored
 from tests.support.slopes import grows_linearly
 
 # What each rank says from then on; the seconds in which it is found; who is blamed.
@@ -43,13 +43,11 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
     zero: RankReport, one: RankReport, within_s: int, message: str, liveness: Liveness, clock: SimpleNamespace
 ) -> None:
     train(liveness, clock, 5)
-    liveness.hear(zero, "node 0 (a)")
-    liveness.hear(one, "node 1 (b)")
+    hear(liveness, zero, one)
     for _ in range(within_s - 1):
         clock.now += 1
         # Heartbeats come all the while: a process that lives is no progress.
-        liveness.hear(zero, "node 0 (a)")
-        liveness.hear(one, "node 1 (b)")
+        hear(liveness, zero, one)
         assert liveness.stuck([], 2) is None, f"after {clock.now - 1005:g} s"
     clock.now += 1
     found, on_one_node = liveness.stuck([], 2), liveness.stuck([], 1)
@@ -68,8 +66,7 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
 
 
 def test_slow_steps_are_no_hang_and_neither_is_a_first_one(liveness: Liveness, clock: SimpleNamespace) -> None:
-    for rank in (0, 1):
-        liveness.hear(report(rank, 0), "node 0 (a)")
+    hear(liveness, report(0, 0), report(1, 0))
     clock.now += 1700
     assert liveness.stuck([], 1) is None, "compiling, or reading the first batch"
     train(liveness, clock, 3, each_s=20)
@@ -83,8 +80,7 @@ def test_a_long_checkpoint_does_not_count_as_a_slow_step(liveness: Liveness, clo
     train(liveness, clock, 5)
     train(liveness, clock, 5, place="checkpoint")
     clock.now += 500
-    for rank in (0, 1):
-        liveness.hear(report(rank, 6), "node 0 (a)")
+    hear(liveness, report(0, 6), report(1, 6))
     clock.now += 46
     assert isinstance(liveness.stuck([], 1), Hung)
 
@@ -93,8 +89,7 @@ def test_a_rank_that_is_done_is_not_waited_for(liveness: Liveness, clock: Simple
     train(liveness, clock, 5)
     for step in range(6, 100):
         clock.now += 10
-        liveness.hear(report(0, 5, phase="done"), "node 0 (a)")
-        liveness.hear(report(1, step), "node 1 (b)")
+        hear(liveness, report(0, 5, phase="done"), report(1, step))
         assert liveness.stuck([], 2) is None
 
 
@@ -176,9 +171,7 @@ def test_judging_grows_with_the_ranks_and_not_with_their_square(clock: SimpleNam
 
 
 def test_a_checkpoint_beyond_those_that_are_named_is_progress(liveness: Liveness, clock: SimpleNamespace) -> None:
-    ref = Ref(uri="trainings/t-0/checkpoints/1-g0", id="1" * 64, seal="2" * 64)
-    fields: dict[str, Any] = {"key": "t", "training": "trainings/t-0", "epoch": 0, "generation": 0, "world_size": 2}
-    named = [Checkpoint(ref=ref, step=at, **fields) for at in range(16)]
+    named = [unstored(step) for step in range(16)]
     for count in (16, 17):
         clock.now += 1
         liveness.hear(report(0, 5, checkpoints=named, num_checkpoints=count), "node 0 (a)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,7 @@ from infra.store import Store, layout, open_store
 from tasks.queries.history import logs_of
 from tasks.stages import trainings
 from tasks.stages.artifacts import gang_page
-
-TRAINING = "trainings/k-0"
+from tests.support.scripted_nodes import TRAINING
 
 
 def report(rank: int, step: int) -> dict[str, Any]:
@@ -32,10 +32,8 @@ def store(tmp_path: Path) -> Store:
     for generation, nodes in ((0, 2), (1, 1)):
         launch = Launch(training=TRAINING, generation=generation, nodes=nodes, devices=2)
         store.create_json(layout.launch(TRAINING, generation), launch.to_json())
-    for generation, node in ((0, 0), (1, 0)):
-        at = 1_767_225_600 + generation
-        joined = Joined(node=node, host="one", address="10.0.0.1", port=1, time=at)
-        store.create_json(layout.joined(TRAINING, generation, node), joined.to_json())
+        joined = Joined(node=0, host="one", address="10.0.0.1", port=1, time=1_767_225_600 + generation)
+        store.create_json(layout.joined(TRAINING, generation, 0), joined.to_json())
     error = {"cause": "node_lost", "message": "Rank 1 ended | without an answer."}
     ranks = [{"rank": 0, "report": report(0, 7)}, {"rank": 1, "report": None}]
     store.create_json(layout.node_exit(TRAINING, 0, 0), {"status": "failed", "error": error, "ranks": ranks})
@@ -88,15 +86,8 @@ def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: 
     assert kept_log(store, TRAINING, 1, 0, 0) == "one\ntwo\nxxxxxxxxxthree"
 
 
-class ARun:
-    run_id = "a-run"
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-
 def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run: Any = ARun(store)
+    run: Any = SimpleNamespace(run_id="a-run", store=store)
     monkeypatch.setattr(trainings, "training_of", lambda run: TRAINING)
     training, found = logs_of(run, None)
     assert training == TRAINING
@@ -116,7 +107,7 @@ def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pyt
 def test_a_run_that_has_not_begun_to_train_has_none(
     training: str | None, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run: Any = ARun(store)
+    run: Any = SimpleNamespace(run_id="a-run", store=store)
     monkeypatch.setattr(trainings, "training_of", lambda run: training)
     with pytest.raises(UsageError, match="The run a-run has not started training"):
         logs_of(run, None)

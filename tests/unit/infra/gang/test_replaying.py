@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Launch, MachineFacts, Segment, StopAt
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.recovery import Replay
+from tests.support.scripted_nodes import unstored
 
 TRAIN = {"global_batch_size": 24, "strategy": "ddp", "micro_batch_size": None}
 LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train=TRAIN)
@@ -18,12 +18,6 @@ LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train
 def segment(first: int, **facts: Any) -> Segment:
     settings = {"training": "trainings/k-0", "generation": 0, "nodes": 1, "devices": 1, "strategy": "ddp", **facts}
     return Segment(first_step=first, resumed_from="i" if first else None, **settings)
-
-
-def at(step: int) -> Checkpoint | None:
-    ref = Ref(uri=f"trainings/k-0/checkpoints/{step}-g0", id="i", seal="s")
-    about = {"key": "k", "training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
-    return Checkpoint(ref=ref, step=step, **about) if step else None
 
 
 HISTORY = [
@@ -49,7 +43,7 @@ LAUNCHES = [
 def test_each_step_is_done_as_it_was(
     step: int, nodes: int, devices: int, micro: int, skip: list[tuple[int, int]], stop: StopAt | None
 ) -> None:
-    launch = Replay(HISTORY).launch(LAUNCH.for_generation(7, 3, at(step)))
+    launch = Replay(HISTORY).launch(LAUNCH.for_generation(7, 3, unstored(step) if step else None))
     assert (launch.nodes, launch.least_nodes, launch.devices) == (nodes, nodes, devices)
     assert (launch.train["micro_batch_size"], launch.skip, launch.stop) == (micro, skip, stop)
     assert (launch.generation, launch.token) == (7, 3), "the rest stays"
