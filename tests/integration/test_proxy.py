@@ -18,11 +18,12 @@ from infra.orchestrator.api import ANY_SERVER
 from infra.orchestrator.team_server import Settings, write_proxy
 from tests.support.browser import chromium
 from tests.support.pool import ASKED, api_client, until
-from tests.support.proxy import API, PAGES, PEOPLE, SECRET, Notes, free_port, may, nginx, role_of, sent
+from tests.support.proxy import API, PAGES, PEOPLE, SECRET, Notes, may, nginx, role_of, sent
 from tests.support.speed.children import import_path
 from tests.support.speed.prefect_database import put_new_database
 from tests.support.stranger import listen
 from tests.support.tiny import trainwright
+from tests.support.waiting import free_port
 
 pytestmark = pytest.mark.apt("nginx")
 
