@@ -10,17 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.sentences import PLANS, BadPlan, anywhere, kept
-from tests.support.tiny import answer, trainwright, write_project
+from tests.support.tiny import answer, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
 TRACEBACK = "Traceback (most recent call last)"
-Spoil = Callable[[Path], Any]
 
 
 def refused(done: subprocess.CompletedProcess[str], exit_code: int, *, frames: list[str] | None = None) -> str:
@@ -46,22 +44,6 @@ def refused(done: subprocess.CompletedProcess[str], exit_code: int, *, frames: l
     return sentence
 
 
-def replaced(name: str, old: str, new: str) -> Spoil:
-    """A fault: one place in a file of the project is changed."""
-
-    def spoil(folder: Path) -> None:
-        text = (folder / name).read_text()
-        assert text.count(old) == 1
-        (folder / name).write_text(text.replace(old, new))
-
-    return spoil
-
-
-def written(name: str, text: str) -> Spoil:
-    """A fault: a file of the project holds something else."""
-    return lambda folder: (folder / name).write_text(text)
-
-
 # All of PLANS are read in one process by tests/integration/test_sentences.py.
 @pytest.mark.parametrize("case", ["no spec", "wrong type", "store below a file"])
 def test_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
@@ -74,8 +56,8 @@ def test_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
 
 def test_every_wrong_field_of_a_spec_is_named_with_its_line(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
-    replaced("pipeline.yaml", "seed: 7", "seed: seven")(tmp_path / "tiny")
-    replaced("pipeline.yaml", "strategy: single", "strategy: singel")(tmp_path / "tiny")
+    BadPlan("pipeline.yaml", "seed: 7", "seed: seven").spoil(tmp_path / "tiny")
+    BadPlan("pipeline.yaml", "strategy: single", "strategy: singel").spoil(tmp_path / "tiny")
     lines = spec.read_text().splitlines()
     sentences = refused(trainwright("plan", spec, "--json"), 2).splitlines()
     for field in ("strategy", "seed"):
@@ -186,8 +168,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose data is validated and sharded."""
     spec = write_project(tmp_path_factory.mktemp("bad") / "tiny")
     for verb in ("validate", "shard"):
-        done = trainwright(verb, spec)
-        assert done.returncode == 0, done.stderr
+        succeed(verb, spec)
     return spec.parent
 
 
@@ -199,8 +180,7 @@ def test_what_is_milder_than_fail_on_is_named_and_rejects_nothing(tmp_path: Path
     ]
     suite = [{"type": kind, "kwargs": kwargs, "severity": severity} for kind, kwargs, severity in expected]
     (tmp_path / "tiny" / "suite.json").write_text(json.dumps({"name": "s", "expectations": suite}))
-    done = trainwright("validate", spec)
-    assert done.returncode == 0, done.stderr
+    done = succeed("validate", spec)
     assert "600 rows meet 1 of 2 expectations; expect_column_max_to_be_between on label" in done.stderr
     rows = tmp_path / "tiny" / "rows.csv"
     rows.write_text(rows.read_text() + rows.read_text().splitlines()[-1] + "\n")
@@ -233,14 +213,14 @@ def code(sharded: Path) -> Iterator[Path]:
 
 
 def test_a_class_that_is_no_lightning_module(code: Path) -> None:
-    replaced("net.py", "class Net(L.LightningModule)", "class Net(nn.Module)")(code)
+    BadPlan("net.py", "class Net(L.LightningModule)", "class Net(nn.Module)").spoil(code)
     sentence = refused(trainwright("train", code / "pipeline.yaml", "--json"), 2)
     for word in ("train.lightning: model.class_path: net.Net is not a LightningModule.", "Name a class derived from"):
         assert word in sentence
 
 
 def test_a_file_that_raises_on_import(code: Path) -> None:
-    replaced("net.py", "class Net", 'LIMIT = int("twelve")\n\n\nclass Net')(code)
+    BadPlan("net.py", "class Net", 'LIMIT = int("twelve")\n\n\nclass Net').spoil(code)
     done = trainwright("train", code / "pipeline.yaml", "--json")
     sentence = refused(done, 8, frames=['File "net.py", line 6, in <module>', 'LIMIT = int("twelve")'])
     for word in ("importing net raised ValueError", "twelve", "Correct the code shown above and run again."):
@@ -254,7 +234,7 @@ IN_STEP_3 = '        if batch_idx == 2:\n            raise RuntimeError("one ste
 
 @pytest.mark.parametrize("as_json", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["json", "text"])
 def test_a_model_that_raises_in_step_3(as_json: bool, code: Path) -> None:
-    replaced("net.py", STEP, IN_STEP_3 + STEP)(code)
+    BadPlan("net.py", STEP, IN_STEP_3 + STEP).spoil(code)
     said = "The user's code raised RuntimeError: one step too many."
     frames = ['File "net.py", line 17, in training_step', '    raise RuntimeError("one step too many")']
     done = trainwright("run", code / "pipeline.yaml", *(["--json"] if as_json else []))
@@ -295,7 +275,7 @@ def test_a_metric_that_the_module_does_not_log(
 ) -> None:
     *before, last = stages
     for verb in before:
-        assert trainwright(verb, sharded / "pipeline.yaml", "--set", setting).returncode == 0
+        succeed(verb, sharded / "pipeline.yaml", "--set", setting)
     sentence = refused(trainwright(last, sharded / "pipeline.yaml", "--set", setting, "--json"), 2)
     for word in words:
         assert word in sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,19 +13,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.speed.children import import_path
-from tests.support.waiting import free_port
 
 PASSWORD = "team:a-long-enough-password"
 
 
 def server_settings(database: str, home: Path) -> dict[str, str]:
     """The environment of a team's server on this database, at a free port of loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     return {
         "TRAINWRIGHT_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database,
         "PREFECT_SERVER_API_AUTH_STRING": PASSWORD,
-        "PREFECT_SERVER_API_PORT": str(free_port()),
+        "PREFECT_SERVER_API_PORT": str(port),
     }
 
 

@@ -160,11 +160,30 @@ def trainwright(
     )
 
 
+def succeed(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command line as `trainwright` does; it must end with exit code 0."""
+    done = trainwright(*arguments, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def report_of(*arguments: str | Path, **options: Any) -> dict[str, Any]:
+    """The report of a `run`, which ends with the exit code that the report has."""
+    done = trainwright("run", *arguments, "--json", **options)
+    report = answer(done)
+    assert done.returncode == report["exit_code"], done.stderr
+    return report
+
+
+def statuses(report: Mapping[str, Any]) -> dict[str, str]:
+    """The status of each stage in a report, in their order."""
+    return {stage["name"]: stage["status"] for stage in report["stages"]}
+
+
 def promote_tiny(spec: Path, home: Path, *arguments: str) -> None:
     """Carry out a pipeline by one command for each stage, which need no server as `run` does: half of what it takes."""
     for stage in STAGES:
-        done = trainwright(stage, spec, *arguments, env={"TRAINWRIGHT_HOME": str(home)})
-        assert done.returncode == 0, done.stderr
+        succeed(stage, spec, *arguments, env={"TRAINWRIGHT_HOME": str(home)})
 
 
 @contextlib.contextmanager
