@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.support.files import tracked_files
 
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
@@ -21,20 +22,12 @@ TOP_LEVEL = {
 MACHINE_PATHS = re.compile(
     "|".join(["/" + "work/", "/" + "tmp/w/", "/" + "root/", "/" + "opt/wheels", "/" + "opt/pypi"])
 )
-LEFT_BY_RUNS = {".git", ".venv", ".docs", ".trainwright", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 @pytest.fixture(scope="module")
 def files(repository: Path) -> list[Path]:
-    """The repository's own files, relative to it: what Git tracks or would, or all but what runs leave behind."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=repository, capture_output=True, check=False
-    )
-    if listed.returncode == 0:
-        names = [Path(name) for name in listed.stdout.decode().split("\0") if name]
-        return [name for name in names if (repository / name).is_file()]
-    found = (path.relative_to(repository) for path in repository.rglob("*") if path.is_file())
-    return [path for path in found if not LEFT_BY_RUNS & set(path.parts) and "data" not in path.parts]
+    """The repository's own files, relative to it."""
+    return [Path(name) for name in tracked_files(repository)]
 
 
 def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.stages import stages, verbs
 from tests.support.added_stage import copy_with_card
-from tests.support.tiny import answer, succeed
+from tests.support.tiny import answer, trainwright
 
 
 def test_a_stage_is_named_as_its_module_and_takes_what_stands_above_it() -> None:
@@ -26,7 +26,9 @@ def test_an_added_stage_has_its_verb_its_hand_off_and_its_line_in_a_plan(tmp_pat
 
     def command(*arguments: str | Path) -> dict[str, Any]:
         where = [golden / "project/pipeline.yaml", "--store", golden / "store", "--json"]
-        return answer(succeed(*arguments, *where, cwd=tmp_path, env={"PYTHONPATH": str(root)}))
+        done = trainwright(*arguments, *where, cwd=tmp_path, env={"PYTHONPATH": str(root)})
+        assert done.returncode == 0, done.stderr
+        return answer(done)
 
     def planned() -> tuple[str, str]:
         [card] = [step for step in command("plan")["stages"] if step["name"] == "card"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sentences import PLANS, BadPlan, anywhere, kept
+from tests.support.sentences import PLANS, BadPlan
 from tests.support.tiny import answer, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
@@ -42,28 +42,6 @@ def refused(done: subprocess.CompletedProcess[str], exit_code: int, *, frames: l
         assert f'File "{ours}' not in done.stderr
         assert not frames or ours not in done.stderr
     return sentence
-
-
-# All of PLANS are read in one process by tests/integration/test_sentences.py.
-@pytest.mark.parametrize("case", ["no spec", "wrong type", "store below a file"])
-def test_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
-    folder, bad = tmp_path / "tiny", PLANS[case]
-    spec = write_project(folder)
-    bad.spoil(folder)
-    sentence = refused(trainwright("plan", spec, *bad.words(folder), "--json", cwd=folder), 2)
-    assert anywhere(sentence, folder) == kept()["plan"][case]
-
-
-def test_every_wrong_field_of_a_spec_is_named_with_its_line(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
-    BadPlan("pipeline.yaml", "seed: 7", "seed: seven").spoil(tmp_path / "tiny")
-    BadPlan("pipeline.yaml", "strategy: single", "strategy: singel").spoil(tmp_path / "tiny")
-    lines = spec.read_text().splitlines()
-    sentences = refused(trainwright("plan", spec, "--json"), 2).splitlines()
-    for field in ("strategy", "seed"):
-        number = next(place for place, line in enumerate(lines, 1) if line.startswith(f"  {field}:"))
-        assert any(f"pipeline.yaml:{number}: train.{field}: " in sentence for sentence in sentences)
-    assert len(sentences) == 2
 
 
 # Without these, root is refused by permission bits as anyone else is.
@@ -136,9 +114,13 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
     assert not (tmp_path / "tiny" / ".trainwright" / "runs").exists()
 
 
+# All of PLANS are read in one process by tests/integration/test_sentences.py.
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
+        (PLANS["no spec"], "pipeline.yaml: there is no such file"),
+        (PLANS["wrong type"], "train.global_batch_size: must be a whole number"),
+        (BadPlan(arguments=("--set", "train.seed=a", "--set", "train.strategy=b")), "\n"),  # a line for each field
         (PLANS["unknown key"], "train.global_batchsize: unknown key"),
         (PLANS["no such class"], "there is no Nett in "),
         (PLANS["missing suite"], "contract.suite"),
@@ -151,7 +133,10 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
             "The window 'soon' cannot be read",
         ),
     ],
-    ids=["unknown key", "no such class", "missing suite", "window", "window that is none"],
+    ids=[
+        *("no spec", "wrong type", "wrong types", "unknown key", "no such class", "missing suite"),
+        *("window", "window that is none"),
+    ],
 )
 def test_run_reads_the_spec_before_it_looks_for_a_server(bad: BadPlan, words: str, tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
@@ -189,13 +174,6 @@ def test_what_is_milder_than_fail_on_is_named_and_rejects_nothing(tmp_path: Path
     assert " Milder than fail_on: expect_column_max_to_be_between on label" in sentence
 
 
-def test_a_split_that_leaves_no_test_rows(sharded: Path) -> None:
-    split = "shards.split={key: id, fractions: {train: 0.9, val: 0.1, test: 0.0}}"
-    sentence = refused(trainwright("shard", sharded / "pipeline.yaml", "--set", split, "--json"), 2)
-    assert "shards.split leaves no rows for 'test' (train 5" in sentence
-    assert "Change shards.split so that 'test' gets some, or give more data." in sentence
-
-
 @pytest.mark.parametrize("verb", ["plan", "train"])
 def test_a_column_that_is_not_there(verb: str, sharded: Path) -> None:
     misspelt = ("--set", "train.batch=[[a, b, c], labl]")
@@ -210,13 +188,6 @@ def code(sharded: Path) -> Iterator[Path]:
     good = (sharded / "net.py").read_text()
     yield sharded
     (sharded / "net.py").write_text(good)
-
-
-def test_a_class_that_is_no_lightning_module(code: Path) -> None:
-    BadPlan("net.py", "class Net(L.LightningModule)", "class Net(nn.Module)").spoil(code)
-    sentence = refused(trainwright("train", code / "pipeline.yaml", "--json"), 2)
-    for word in ("train.lightning: model.class_path: net.Net is not a LightningModule.", "Name a class derived from"):
-        assert word in sentence
 
 
 def test_a_file_that_raises_on_import(code: Path) -> None:
@@ -251,31 +222,3 @@ def test_a_model_that_raises_in_step_3(as_json: bool, code: Path) -> None:
         assert done.stdout.startswith(f"failed: {said} Correct the code shown above and run again.\n")
         assert [done.stderr.count(line) for line in (TRACEBACK, *frames)] == [1, 1, 1]
         assert done.stderr.endswith("RuntimeError: one step too many\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setting", "stages", "words"),
-    [
-        (
-            "train.select={metric: val_los, mode: min}",
-            ["train"],
-            ["train.select.metric: val_los was not logged", "logged were: train_loss", "name one that is logged"],
-        ),
-        (
-            "evaluate.metrics.loss={logged: test_los, mode: min}",
-            ["train", "verify", "evaluate"],
-            ["evaluate.metrics.loss.logged: test_step logs no test_los; it logs test_loss.", "Name one of these"],
-        ),
-    ],
-    ids=["select", "logged"],
-)
-def test_a_metric_that_the_module_does_not_log(
-    setting: str, stages: list[str], words: list[str], sharded: Path
-) -> None:
-    *before, last = stages
-    for verb in before:
-        succeed(verb, sharded / "pipeline.yaml", "--set", setting)
-    sentence = refused(trainwright(last, sharded / "pipeline.yaml", "--set", setting, "--json"), 2)
-    for word in words:
-        assert word in sentence

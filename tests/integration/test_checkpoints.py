@@ -10,7 +10,7 @@ import pytest
 
 from infra.store import layout, open_store
 from tests.support.damage import overwrite
-from tests.support.tiny import MODEL, SPEC, answer, succeed, trainwright, write_project
+from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -84,11 +84,13 @@ def test_a_run_that_broke_off_goes_back_to_a_step_that_is_committed(project: Pat
 
 def test_another_training_begins_with_the_champion(tmp_path: Path) -> None:
     spec, home = write_project(tmp_path / "tiny"), tmp_path / "tiny" / ".trainwright"
-    succeed("run", spec)
+    done = trainwright("run", spec)
+    assert done.returncode == 0, done.stderr
     begin = ["--set", "train.init_from=tiny@champion", "--set", "train.seed=9"]
     done = trainwright("plan", spec, *begin)
     assert "\ntrain.init_from: 4 tensors loaded\n" in done.stdout, done.stderr
-    done = succeed("train", spec, *begin, "--json")
+    done = trainwright("train", spec, *begin, "--json")
+    assert done.returncode == 0, done.stderr
     told = answer(done)
     assert told["stage"]["sentence"].endswith(", begun with tiny@champion: 4 tensors loaded")
     assert "train: init_from: 4 tensors loaded" in done.stderr

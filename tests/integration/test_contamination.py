@@ -10,7 +10,7 @@ from data_contracts.messages.raw_data import ContaminationReport
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
-from tests.support.tiny import answer, succeed, trainwright, write_project
+from tests.support.tiny import answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -22,7 +22,9 @@ def test_a_line_trains_without_the_copies_and_says_so_in_the_receipt(tmp_path: P
     # Each row three times, under other ids: most test rows have a copy in train.
     copies = [f"{1000 * n + int(row.split(',')[0])},{row.partition(',')[2]}" for n in (1, 2) for row in rows[1:101]]
     (tmp_path / "tiny/rows.csv").write_text("\n".join([*rows, *copies]) + "\n")
-    report = answer(succeed("run", spec, "--json"))
+    done = trainwright("run", spec, "--json")
+    assert done.returncode == 0, done.stderr
+    report = answer(done)
     [shard] = [one for one in report["stages"] if one["name"] == "shard"]
     assert "left out: " in shard["sentence"]
     store = open_store(str(tmp_path / "tiny/.trainwright"))

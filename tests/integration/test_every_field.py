@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.tiny import SPEC, answer, succeed, trainwright, write_project
+from tests.support.tiny import SPEC, answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -171,7 +171,8 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stage(spec: Path, name: str, window: str = "2026-01-01..2026-02-01", *more: str) -> dict:
-    done = succeed(name, spec, "--window", window, *more, "--json")
+    done = trainwright(name, spec, "--window", window, *more, "--json")
+    assert done.returncode == 0, done.stderr
     assert "@example.org" not in done.stdout + done.stderr
     return answer(done)["handoff"]
 

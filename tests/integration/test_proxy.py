@@ -244,8 +244,13 @@ def test_a_page_from_elsewhere_does_not_borrow_a_persons_password(notes: tuple[P
 
     assert status(proxied.url) == status(proxied.url, "GET", "/") == 200
     # The server behind the proxy answers to names of loopback, which on a person's own machine are another server.
-    elsewhere = f"http://localhost:{proxied.behind}", f"https://127.0.0.1:{proxied.behind}", "null", "http://localhost"
-    assert {status(origin) for origin in elsewhere} == {403}
+    elsewhere = [
+        f"http://localhost:{proxied.behind}",
+        f"https://127.0.0.1:{proxied.behind}",
+        "null",
+        "http://localhost",
+    ]
+    assert {status(origin) for origin in (*elsewhere, "https://pages.example.com")} == {403}
 
 
 FORM = {
@@ -347,14 +352,8 @@ def test_what_passes_the_proxy_is_not_changed(prefect: Proxied, server: httpx.Cl
 
 
 def test_nobody_is_given_the_server_s_password(prefect: Proxied) -> None:
-    for name in PEOPLE:
-        with prefect.client(name) as client:
-            assert client.post("/trainwright/links").status_code == 403
-            assert client.get("/trainwright/sign-in").status_code == 403
     with prefect.client("linus") as linus:
         assert PASSWORD.partition(":")[2] not in linus.get("/api/admin/settings").raise_for_status().text
-        elsewhere = {"Origin": "https://pages.example.com"}
-        assert linus.post("/api/flows/", json={"name": "x"}, headers=elsewhere).status_code == 403
 
 
 def test_a_subscriber_signs_in_at_the_proxy(prefect: Proxied) -> None:

@@ -31,6 +31,7 @@ from tasks.stages import promote as promote_stage
 from tasks.stages.rollback import release, rollback
 from tests.support.raced import Memory, Raced
 from tests.support.runs import make_run
+from tests.support.scripted_nodes import seal
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day
 CHECKPOINTS = 5
@@ -152,17 +153,12 @@ class World:
         self.store = Store(self.raced, {})
         self.model = Model()
         self.mode = self.draw.choice(["max", "min"])
-        self.checkpoints = [self._checkpoint(n) for n in range(CHECKPOINTS)]
+        made = [seal(self.store, n) for n in range(CHECKPOINTS)]
+        self.checkpoints = [one.model_copy(update={"state": "verified"}) for one in made]
         self.scores: list[Score] = []
         self.runs: list[tuple[str, int]] = []
         self.count = 0
         self.told: Counter[str] = Counter()
-
-    def _checkpoint(self, n: int) -> Checkpoint:
-        writer = self.store.writer(layout.checkpoint("trainings/k-0", n, 0))
-        ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
-        told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1, "state": "verified"}
-        return Checkpoint(ref=ref, key="k", step=n, **told)
 
     def step(self) -> None:
         """One act of a promoter or a person, and its races; AssertionError where the two differ."""

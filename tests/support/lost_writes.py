@@ -14,9 +14,7 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
+from tests.support.strace import traced
 from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = "trainings/k-0"
@@ -77,15 +76,7 @@ class Scene:
         """Save under strace; the exit code."""
         child = self.forked(stopped=True)
         os.waitpid(child, os.WUNTRACED)
-        command = ["strace", "-f", "-y", "-qq", "-s", "0", "-p", str(child), "-o", str(log), *options]
-        strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
-            assert strace.poll() is None, "strace did not attach"
-            time.sleep(0.002)
-        os.kill(child, signal.SIGCONT)
-        _, status = os.waitpid(child, 0)
-        strace.wait()
-        return os.waitstatus_to_exitcode(status)
+        return os.waitstatus_to_exitcode(traced(child, "-y", "-s", "0", "-o", str(log), *options))
 
     def reset(self) -> None:
         """As before the save."""
