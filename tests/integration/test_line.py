@@ -11,7 +11,7 @@ import pytest
 from flows.stages import verbs
 from tests.support.damage import overwrite
 from tests.support.pool import Site, model_events, password_in, server_url, until
-from tests.support.tiny import STAGES, answer, report_of, statuses, succeed, trainwright, write_project, write_rows
+from tests.support.tiny import STAGES, answer, report_of, statuses, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -152,22 +152,6 @@ def test_a_changed_raw_file_exits_6_and_a_missing_one_is_listed(project: Path) -
         assert (done.returncode, answer(done)["gone"]) == (0, [str(raw)])
     finally:
         raw.write_bytes(original)
-
-
-@pytest.mark.slow
-def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "verbs")
-    write_rows(tmp_path / "verbs" / "rows.csv", seed=2)
-    for verb, first in [("shard", "validate"), ("evaluate", "train"), ("promote", "train")]:
-        done = trainwright(verb, spec)
-        assert done.returncode == 2, (verb, done.stderr)
-        assert "Run `trainwright " in done.stderr, first
-    for stage in STAGES:
-        out = tmp_path / f"{stage}.json"
-        done = trainwright(stage, spec, "--out", out, "--json")
-        assert done.returncode == 0, done.stderr
-        assert answer(done)["handoff"] == json.loads(out.read_text())
-    assert json.loads((tmp_path / "promote.json").read_text())["decision"] == "promoted"
 
 
 @pytest.mark.slow
