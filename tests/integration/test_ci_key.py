@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
 
-def at_once(repository: Path, *arguments: str | Path, times: int = 2) -> list[tuple[int, dict[str, Any]]]:
+def at_once(repository: Path, *arguments: str | Path, times: int) -> list[tuple[int, dict[str, Any]]]:
     """The same command in several processes, started together: exit code and answer of each."""
     command = [sys.executable, "-m", "flows.cli", "run", *map(str, arguments), "--trigger", "ci", "--json"]
     started = [
@@ -40,12 +40,6 @@ def made(store: Path) -> dict[str, int]:
     return {area: len(list(store.glob(pattern))) for area, pattern in areas.items()}
 
 
-@pytest.fixture
-def unused_spec(tmp_path: Path) -> Path:
-    """Like `spec`, and nothing has run yet."""
-    return tracked_project(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny project under git, its store inside; the server is up, so that two started at once run at once."""
@@ -63,27 +57,20 @@ def tracked_project(folder: Path) -> Path:
     return spec
 
 
-def test_two_at_once_train_once_and_both_tell_of_the_promotion(spec: Path, repository: Path) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(12, marks=pytest.mark.sweep)])
+def test_several_at_once_train_once_and_all_tell_of_the_promotion(times: int, tmp_path: Path, repository: Path) -> None:
+    spec = tracked_project(tmp_path)
     store = spec.parent / ".trainwright"
-    (first_code, first), (second_code, second) = at_once(repository, spec)
-    assert (first_code, second_code) == (0, 0)
+    answers = at_once(repository, spec, times=times)
+    first = answers[0][1]
+    assert answers == [(0, first)] * times
     assert made(store) == dict.fromkeys(made(store), 1)
-    assert first == second
     assert (first["verdict"], first["trigger"], first["dirty"]) == ("promoted", "ci", False)
     assert {stage["status"] for stage in first["stages"]} == {"ran"}
     assert first["cost"]["node_seconds"] > 0
 
     later = trainwright("run", spec, "--trigger", "ci", "--json")
     assert (later.returncode, answer(later)) == (0, first)
-    assert made(store) == dict.fromkeys(made(store), 1)
-
-
-@pytest.mark.sweep
-def test_twelve_at_once_are_one_run(unused_spec: Path, repository: Path) -> None:
-    answers = at_once(repository, unused_spec, times=12)
-    assert [code for code, _ in answers] == [0] * 12
-    assert len({report["run_id"] for _, report in answers}) == 1
-    store = unused_spec.parent / ".trainwright"
     assert made(store) == dict.fromkeys(made(store), 1)
 
 
