@@ -18,6 +18,7 @@ TOP_LEVEL = {
     "dvc.lock", "dvc.yaml", "prefect.yaml",
     "benchmarks", "data_contracts", "docs", "examples", "flows", "infra", "tasks", "tests", "training",
 }  # fmt: skip
+ROOMS = {"flows", "tasks", "training", "infra", "data_contracts"}
 # Spelt in pieces, or this file would be found.
 MACHINE_PATHS = re.compile(
     "|".join(["/" + "work/", "/" + "tmp/w/", "/" + "root/", "/" + "opt/wheels", "/" + "opt/pypi"])
@@ -54,8 +55,7 @@ def test_the_licence_is_named_where_packages_and_images_say_it(repository: Path)
 
 def test_every_package_has_an_init(files: list[Path], repository: Path) -> None:
     # A folder without one is left out of the installed package.
-    rooms = {"flows", "tasks", "training", "infra", "data_contracts"}
-    folders = {path.parent for path in files if path.suffix == ".py" and path.parts[0] in rooms}
+    folders = {path.parent for path in files if path.suffix == ".py" and path.parts[0] in ROOMS}
     assert not [str(folder) for folder in sorted(folders) if not (repository / folder / "__init__.py").is_file()]
 
 
@@ -72,8 +72,7 @@ def test_the_lock_pins_every_dependency_and_names_no_place(repository: Path) -> 
 
 def test_one_module_makes_temporary_folders(files: list[Path], repository: Path) -> None:
     # So that each is private, removed by its maker, and swept if the maker was killed.
-    rooms = {"flows", "tasks", "training", "infra", "data_contracts"}
     used = re.compile(r"\btempfile\b|\bmkdtemp\b|\bmkstemp\b|\bgettempdir\b|[\"'](/var)?/tmp\b")
-    sources = [path for path in files if path.suffix == ".py" and path.parts[0] in rooms]
+    sources = [path for path in files if path.suffix == ".py" and path.parts[0] in ROOMS]
     found = [str(path) for path in sources if used.search((repository / path).read_text())]
     assert found == ["infra/scratch.py"]

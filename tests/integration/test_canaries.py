@@ -327,7 +327,7 @@ def test_another_user_sees_no_canary_of_a_running_stage(stage: str, fault: str, 
             scene.fault.write_text(NOWHERE)
         assert running.result().returncode == 0
     assert b"training." in seen.stdout, "it sees that the stage runs"
-    assert scene.seen_in(seen.stdout) == []
+    assert list(scene.seen_in(seen.stdout)) == []
 
 
 @pytest.mark.parametrize(

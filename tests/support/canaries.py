@@ -193,7 +193,9 @@ class Scene:
 
         Left out is what is meant to hold rows, and the bundles of code, which have a test of their own.
         """
-        found = [f"{what} in the output of {text[:40]!r}" for text in self.outputs for what in self._in(text.encode())]
+        found = [
+            f"{what} in the output of {text[:40]!r}" for text in self.outputs for what in self.seen_in(text.encode())
+        ]
         for path in files(self.machine, *roots):
             if not (SHARDS.search(str(path)) or is_withheld(path) or path.is_relative_to(self.store / "code")):
                 found += [f"{what} in {path}" for what in self.held_by(path)]
@@ -202,13 +204,9 @@ class Scene:
     def held_by(self, path: Path) -> list[str]:
         """The canaries in a file or its name."""
         try:
-            return list(self._in(path.read_bytes() + str(path).encode()))
+            return list(self.seen_in(path.read_bytes() + str(path).encode()))
         except FileNotFoundError:  # gone meanwhile
             return []
-
-    def seen_in(self, processes: bytes) -> list[str]:
-        """The canaries in what is known about processes."""
-        return list(self._in(processes))
 
     def withheld(self, said: str) -> str:
         """The full text that a sentence names by its path."""
@@ -218,7 +216,8 @@ class Scene:
         assert is_withheld(path)
         return path.read_text()
 
-    def _in(self, data: bytes) -> Iterator[str]:
+    def seen_in(self, data: bytes) -> Iterator[str]:
+        """The canaries in these bytes."""
         for what, token in self.tokens.items():
             at = data.find(token.encode())
             if at >= 0:
