@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.pool import Site, site_of
-from tests.support.tiny import trainwright, write_project
+from tests.support.tiny import trainwright
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
@@ -112,16 +112,6 @@ def test_doctor_names_runs_that_wait_and_schedules_without_a_pool(site: Site, ma
     assert wrong["no_pool"][1] == "Deploy them again: `trainwright deploy SPEC --pool POOL`."
     site.ask(f"/deployments/{homeless['id']}", {"paused": True}, method="PATCH")
     machine.fails(5, "late_runs")  # what a person paused is not looked at
-
-
-def test_a_paused_pool_starts_nothing_and_deploy_says_so(site: Site, machine: Machine, tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "tiny")
-    site.pool("halted")
-    site.ask("/work_pools/halted", {"is_paused": True}, method="PATCH")
-    done = trainwright("deploy", spec, "--pool", "halted", "--start", env=machine.env)
-    assert done.returncode == 5
-    assert "The work pool halted is paused" in done.stderr
-    assert "`prefect work-pool resume halted`" in done.stderr
 
 
 def test_a_worker_that_died_and_one_of_another_server(machine: Machine) -> None:
