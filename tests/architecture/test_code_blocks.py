@@ -39,10 +39,6 @@ LIGHTNING = {"model", "data", "trainer", "optimizer", "lr_scheduler"}
 COMMANDS = re.compile(r"^(trainwright|make|prefect|pip|docker|kubectl|dvc|git|python|\. |export) ?", re.MULTILINE)
 
 
-def is_shell(block: Block) -> bool:
-    return block.language in ("bash", "sh") or (not block.language and COMMANDS.match(block.text) is not None)
-
-
 def fields_of(page: str) -> dict[str, Any]:
     """Types of the fields that a YAML block of a page may begin with: sections, and fields of the page's own."""
     top = {name: field.annotation for name, field in PipelineSpec.model_fields.items()}
@@ -89,7 +85,7 @@ def refuse(block: Block, page: str = "") -> None:
         assert not unknown, ", ".join(unknown)
     elif block.language == "json":
         json.loads(block.text)
-    elif is_shell(block):
+    elif block.language in ("bash", "sh") or (not block.language and COMMANDS.match(block.text)):
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True, capture_output=True)
         for line in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
