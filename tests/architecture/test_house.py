@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
-
-from tests.support.files import tracked_files
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
@@ -124,8 +123,13 @@ def measures(product: Sources, tests: Sources) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def measured(repository: Path) -> dict[str, int]:
-    rooms = (*ROOMS, "tests")
-    paths = [path for path in tracked_files(repository) if path.endswith(".py") and path.partition("/")[0] in rooms]
+    folders = [*ROOMS, "tests"]
+    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *(f"{folder}/*.py" for folder in folders)]
+    listed = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        paths = [path for path in listed.stdout.splitlines() if (repository / path).is_file()]
+    else:  # a copy without a repository
+        paths = [str(path.relative_to(repository)) for name in folders for path in (repository / name).rglob("*.py")]
     sources = {path: (repository / path).read_text() for path in paths}
     tests = {path: text for path, text in sources.items() if path.startswith("tests/")}
     return measures({path: text for path, text in sources.items() if path not in tests}, tests)

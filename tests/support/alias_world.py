@@ -210,16 +210,15 @@ class World:
             return
         doing = self.doing[number]
         self.counts[f"{what}: {doing.at[1]}"] += 1
-        if what == "killed":
-            self._killed(number)
-            return
         connection = self.actors.connection(number)
-        connection.send((what,))
+        if what != "killed":
+            connection.send((what,))
         if what == "killed after":
             assert received(connection) == ("sent",)
+        if what.startswith("killed"):
             self._killed(number)
-            return
-        self._hear(number)
+        else:
+            self._hear(number)
 
     def deliver(self, number: int) -> None:
         """Let the late requests of an actor arrive now."""

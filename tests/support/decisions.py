@@ -181,31 +181,29 @@ class World:
     def _back(self) -> None:
         to = self.draw.choice([None, None, *range(1, len(self.model.versions) + 2)])
         expected = self.model.back(to)
-        self.count += 1
-        try:
-            rollback(self.store, "m", "champion", to, self._about("back"))
-        except UsageError:
-            assert not expected, f"a rollback to {to} was refused"
-            self.told["no rollback"] += 1
-        else:
-            assert expected, f"a rollback to {to} was made"
-            self.told["rollback"] += 1
+        self._try("rollback", expected, lambda: rollback(self.store, "m", "champion", to, self._about("back")))
 
     def _release(self) -> None:
         version = self.draw.randint(1, len(self.model.versions) + 1)
         expected = self.model.release(version)
-        self.count += 1
-        try:
-            release(self.store, "m", "champion", version, "why", self._about("release"))
-        except UsageError:
-            assert not expected, f"a release of {version} was refused"
-            self.told["no release"] += 1
-        else:
-            assert expected, f"a release of {version} was made"
+        alias = self.store, "m", "champion"
+        self._try("release", expected, lambda: release(*alias, version, "why", self._about("release")))
+        if expected:
             # Its receipt names no run of the line, and the version that the alias has.
             assert self.model.now is not None
             self.model.moves.append((self.model.now, ""))
-            self.told["release"] += 1
+
+    def _try(self, what: str, expected: bool, act: Callable[[], object]) -> None:
+        """An act of a person, which is refused unless it is expected to be possible."""
+        self.count += 1
+        try:
+            act()
+        except UsageError:
+            assert not expected, f"a {what} was refused"
+            self.told[f"no {what}"] += 1
+        else:
+            assert expected, f"a {what} was made"
+            self.told[what] += 1
 
     def _promote(self, *, races: bool) -> None:
         self.count += 1
