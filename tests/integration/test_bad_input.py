@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,21 +48,6 @@ def refused(done: subprocess.CompletedProcess[str], exit_code: int, *, frames: l
 BOUND_BY_PERMISSIONS = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
-@pytest.fixture
-def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
-    """Takes permissions from a path, and gives them back at the end so that it can be removed."""
-    taken = []
-
-    def lock(path: Path, mode: int) -> Path:
-        path.chmod(mode)
-        taken.append(path)
-        return path
-
-    yield lock
-    for path in taken:
-        path.chmod(0o700)
-
-
 @pytest.mark.skipif(bool(BOUND_BY_PERMISSIONS) and not shutil.which("setpriv"), reason="root without setpriv")
 @pytest.mark.parametrize(
     ("place", "mode", "words"),
@@ -75,23 +60,24 @@ def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
     ],
     ids=["store-read-only", "store-closed", "state-folder", "data", "spec"],
 )
-def test_a_place_without_permission(
-    place: str, mode: int, words: list[str], tmp_path: Path, locked: Callable[[Path, int], Path]
-) -> None:
+def test_a_place_without_permission(place: str, mode: int, words: list[str], tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
     for folder in ("store", "home"):
         (tmp_path / folder).mkdir()
-    locked(tmp_path / place, mode)
     command = [*BOUND_BY_PERMISSIONS, sys.executable, "-m", "flows.cli", "plan", str(spec), "--json"]
     root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [*command, "--store", str(tmp_path / "store")],
-        env={**os.environ, "PYTHONPATH": root, "TRAINWRIGHT_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    (tmp_path / place).chmod(mode)
+    try:
+        done = subprocess.run(
+            [*command, "--store", str(tmp_path / "store")],
+            env={**os.environ, "PYTHONPATH": root, "TRAINWRIGHT_HOME": str(tmp_path / "home")},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    finally:
+        (tmp_path / place).chmod(0o700)  # so that it can be removed
     sentence = refused(done, 2)
     for word in words:
         assert word in sentence

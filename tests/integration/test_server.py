@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
@@ -21,6 +20,7 @@ import pytest
 
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
+from tests.support.processes import a_process
 from tests.support.speed.children import import_path
 from tests.support.stub_server import serving
 from tests.support.tiny import trainwright
@@ -115,22 +115,18 @@ def failed(place: Place) -> tuple[int, list[str]]:
 def test_a_stranger_with_the_pid_and_on_the_port_is_neither_used_nor_killed(place: Place) -> None:
     place.ask(ENSURE)
     place.ask(STOP)
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with serving(lambda asked: (200, True)) as (address, _):  # what a Prefect server says of its health
+    # The stranger says of its health what a Prefect server says.
+    with a_process() as sleeper, serving(lambda asked: (200, True)) as (address, _):
         theirs = f"{address}/api"
         place.forget(pid=sleeper.pid, url=theirs)
         assert healthy(theirs)
-        try:
-            assert place.ask(STATUS) is None
-            assert place.ask(STOP) is None
-            ours = place.ask(ENSURE)
-            assert ours["started"]
-            assert ours["url"] != theirs
-            assert place.state()["pid"] != sleeper.pid
-            assert is_alive(sleeper.pid)
-        finally:
-            sleeper.kill()
-            sleeper.wait()
+        assert place.ask(STATUS) is None
+        assert place.ask(STOP) is None
+        ours = place.ask(ENSURE)
+        assert ours["started"]
+        assert ours["url"] != theirs
+        assert place.state()["pid"] != sleeper.pid
+        assert is_alive(sleeper.pid)
 
 
 def test_many_clients_at_once_wait_for_each_other(place: Place) -> None:
