@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 from flows.cli import parser
 from tests.support.canaries import FOLDERS, SHARDS, Scene, files
 from tests.support.tiny import SUITE, answer, trainwright
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.warm
 
@@ -314,8 +314,7 @@ def test_another_user_sees_no_canary_of_a_running_stage(stage: str, fault: str, 
         # Other users see a process's command line and environment, which a fork has from where it was forked.
         running = pool.submit(scene.run, stage, "--set", setting, forked=False)
         try:
-            while not waiting.exists() and not running.done():
-                time.sleep(0.05)
+            until(lambda: waiting.exists() or running.done())
             assert waiting.exists(), running.result().stderr
             other = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
             seen = subprocess.run(["/bin/sh", "-c", LOOK], cwd="/", capture_output=True, check=True, **other)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
 
-def at_once(repository: Path, *arguments: str | Path, times: int) -> list[tuple[int, dict[str, Any]]]:
+def at_once(spec: Path, repository: Path, times: int) -> list[tuple[int, dict[str, Any]]]:
     """The same command in several processes, started together: exit code and answer of each."""
-    command = [sys.executable, "-m", "flows.cli", "run", *map(str, arguments), "--trigger", "ci", "--json"]
-    started = [
-        subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(times)
-    ]
-    answers = []
-    for process in started:
-        stdout, stderr = process.communicate(timeout=600)
-        assert stdout.count("\n") == 1, stdout + stderr
-        answers.append((process.returncode, json.loads(stdout)))
-    return answers
+
+    def run(_: int) -> subprocess.CompletedProcess[str]:
+        return trainwright("run", spec, "--trigger", "ci", "--json", cwd=repository, timeout_s=600)
+
+    with ThreadPoolExecutor(times) as started:
+        return [(done.returncode, answer(done)) for done in started.map(run, range(times))]
 
 
 def made(store: Path) -> dict[str, int]:
@@ -61,7 +55,7 @@ def tracked_project(folder: Path) -> Path:
 def test_several_at_once_train_once_and_all_tell_of_the_promotion(times: int, tmp_path: Path, repository: Path) -> None:
     spec = tracked_project(tmp_path)
     store = spec.parent / ".trainwright"
-    answers = at_once(repository, spec, times=times)
+    answers = at_once(spec, repository, times)
     first = answers[0][1]
     assert answers == [(0, first)] * times
     assert made(store) == dict.fromkeys(made(store), 1)
