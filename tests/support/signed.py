@@ -10,7 +10,7 @@ from typing import Any
 
 from data_contracts.alias_moves import Approval
 from data_contracts.canonical import canonical
-from data_contracts.handoffs import Checkpoint, Evaluation, FileEntry, MetricValue, ModelVersion, Receipt, Ref
+from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, ModelVersion, Receipt, Ref
 from infra import code_bundle
 from infra.files import file_digest
 from infra.models import registry
@@ -64,11 +64,9 @@ class SignedStore:
         self, uri: str, kind: str, settings: dict[str, Any], about: dict[str, Any], **files: bytes | Any
     ) -> Ref:
         writer = self.store.writer(uri)
-        names = {name.replace("__", "."): data for name, data in files.items()}
-        entries: list[FileEntry] = [
-            writer.put(name, data if isinstance(data, bytes) else canonical(data)) for name, data in names.items()
-        ]
-        return writer.seal(kind, settings, about, entries)
+        for name, data in files.items():
+            writer.put(name.replace("__", "."), data if isinstance(data, bytes) else canonical(data))
+        return writer.seal(kind, settings, about)
 
     def _dataset(self) -> Ref:
         raw = self.project / "rows.csv"
@@ -119,14 +117,14 @@ class SignedStore:
         approval: Approval | None = None,
     ) -> Receipt:
         """Move an alias to a version."""
-        found = registry.read_alias(self.store, MODEL, alias)
-        champion = Ref.model_validate(found[0].value["model_version"]) if found else None
+        current, previous = registry.read_alias(self.store, MODEL, alias) or (None, None)
+        champion = Ref.model_validate(current.value["model_version"]) if current else None
         receipt = Receipt(
             decision="promoted",
             model=MODEL,
             alias=alias,
             version=version.version,
-            previous=found[1] if found else None,
+            previous=previous,
             candidate=version.ref,
             evaluation=evaluation,
             champion=champion,
@@ -134,8 +132,7 @@ class SignedStore:
             approval=approval,
         )
         about = self.about(version.ref, evaluation, champion)
-        held = registry.holds(self.store, found[0] if found else None)
-        current = found[0] if found else None
+        held = registry.holds(self.store, current)
         return registry.move_alias(self.store, current, version, receipt, about, held, key or self.key)
 
     def back(self) -> Receipt:
