@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.pool import Site, site_of
-from tests.support.tiny import trainwright
+from tests.support.tiny import trainwright, write_project
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
@@ -64,7 +64,7 @@ def wait_for_an_hour(site: Site, deployment: dict[str, Any]) -> None:
     site.ask(f"/deployments/{deployment['id']}/create_flow_run", {"state": waits})
 
 
-def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Machine) -> None:
+def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Machine, tmp_path: Path) -> None:
     machine.fails(0)
     site.pool("tended")
     deployed(site, "tended")
@@ -91,6 +91,10 @@ def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Mac
     assert wrong["queue_paused"][1] == "Resume it: `prefect work-queue resume default --pool closed`."
     shown = trainwright("status", env=machine.env)
     assert "`prefect work-pool resume stopped`" in shown.stdout
+    spec = write_project(tmp_path / "tiny")
+    done = trainwright("deploy", spec, "--pool", "stopped", "--start", env=machine.env)
+    assert (done.returncode, "The work pool stopped is paused" in done.stderr) == (5, True), done.stderr
+    assert "`prefect work-pool resume stopped`" in done.stderr
 
 
 def test_doctor_names_runs_that_wait_and_schedules_without_a_pool(site: Site, machine: Machine) -> None:

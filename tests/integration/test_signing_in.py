@@ -144,6 +144,15 @@ def test_a_page_from_elsewhere_makes_nothing_though_its_request_looks_simple(ser
     assert told.startswith("refused"), told
 
 
+def test_a_link_gives_the_credentials_once(served: Served) -> None:
+    page, _, token = served.link().partition("#")
+    given = [httpx.post(page, json={"token": token}, trust_env=False) for _ in range(2)]
+    assert [one.status_code for one in given] == [200, 403]
+    credentials = given[0].json()["credentials"]
+    assert base64.b64decode(credentials).decode() == served.password
+    assert served.password not in served.link()
+
+
 def browse(profile: Path, address: str) -> str:
     """What a browser shows in the end."""
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
