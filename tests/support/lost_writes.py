@@ -24,6 +24,7 @@ import torch
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
+from tests.support.files import write_files
 from tests.support.strace import traced
 from training.checkpoint.saver import CheckpointTarget, capture, save
 
@@ -170,10 +171,9 @@ class Disk:
     def after_power_loss(self, target: Path, whole: dict[int, bytes], *, names_last: bool) -> None:
         """Lay out what is left: of each file what was synced; of the names those that were, or all."""
         shutil.rmtree(target, ignore_errors=True)
-        for name, inode in (self.names if names_last else self.lasting).items():
-            path = target / Path(name).relative_to(self.root)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(whole.get(inode, b"")[: self.synced.get(inode, 0)])
+        left = (self.names if names_last else self.lasting).items()
+        synced = {name: whole.get(inode, b"")[: self.synced.get(inode, 0)] for name, inode in left}
+        write_files(target, {os.path.relpath(name, self.root): data for name, data in synced.items()})
 
 
 LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)")

@@ -17,6 +17,7 @@ from infra.models import registry
 from infra.signing.keys import PublicKey, SigningKey, load_public_key, load_signing_key, make_key_pair
 from infra.store import Store, layout, open_store
 from tasks.stages.rollback import release, rollback
+from tests.support.files import write_files
 
 MODEL = "tiny"
 SUITE = {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "a"}, "severity": "critical"}]}
@@ -32,10 +33,7 @@ class SignedStore:
     """A store in `folder/store` with its project beside it; `key` signs what is moved, None signs nothing."""
 
     def __init__(self, folder: Path, key: SigningKey | None) -> None:
-        self.project = folder / "project"
-        self.project.mkdir(parents=True)
-        (self.project / "net.py").write_text("x = 1\n")
-        (self.project / "rows.csv").write_text("a\n1\n2\n")
+        self.project = write_files(folder / "project", {"net.py": "x = 1\n", "rows.csv": "a\n1\n2\n"})
         self.root = folder / "store"
         self.store: Store = open_store(str(self.root))
         self.key = key

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from infra.processes.processes import CODE_ROOT
+from tests.support.files import write_files
 from tests.support.speed import children
 from tests.support.speed.prefect_database import put_new_database
 
@@ -112,14 +113,15 @@ def write_rows(path: Path, rows: int = 600, seed: int = 1) -> None:
 
 def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
     """Write the tiny project into `folder` and return its spec; `spec` replaces whole top-level sections."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text('[project]\nname = "tiny"\nversion = "0"\n')
-    (folder / "net.py").write_text(MODEL)
-    (folder / "suite.json").write_text(json.dumps(SUITE))
+    files = {
+        "pyproject.toml": '[project]\nname = "tiny"\nversion = "0"\n',
+        "net.py": MODEL,
+        "suite.json": json.dumps(SUITE),
+        "pipeline.yaml": yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False),
+    }
+    write_files(folder, files)
     write_rows(folder / "rows.csv")
-    path = folder / "pipeline.yaml"
-    path.write_text(yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False))
-    return path
+    return folder / "pipeline.yaml"
 
 
 def work_on_a_copy(line: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
