@@ -169,9 +169,8 @@ class Reading:
 
 
 @pytest.fixture
-def reading(made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Reading:
+def reading(made: Run, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Reading:
     """Readers of a copy of the store."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     shutil.copytree(made.store.uri, tmp_path / "store")
     return Reading(made, tmp_path / "store", capsys)
 
@@ -503,9 +502,8 @@ class Acting(Asking):
 
 
 @pytest.fixture
-def moving(tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> Acting:
+def moving(home: Path, tmp_path: Path, capfd: Capture) -> Acting:
     """Commands on a model of three versions, of which one was rolled back."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     signed = SignedStore(tmp_path / "signed", None)
     for move in (lambda: signed.promote(1), lambda: signed.promote(2), signed.back, lambda: signed.promote(3)):
         move()
