@@ -65,8 +65,7 @@ class Checkout:
             asked = {"flow_runs": {"state": {"type": {"not_any_": ["SCHEDULED"]}}}}
             return list(self.site.ask("/flow_runs/filter", asked))
 
-        found = until(lambda: next(filter(wanted, begun()), None), PATIENCE_S, begun)
-        return dict(found)
+        return dict(until(lambda: next(filter(wanted, begun()), None), PATIENCE_S, begun))
 
     def ended(self, run: dict[str, Any], times: int = 1) -> dict[str, Any]:
         """The flow run once it has been executed `times` times and has its final state."""
