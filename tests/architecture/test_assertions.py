@@ -1,7 +1,8 @@
 """Every test asserts something: itself, by `pytest.raises` and its like, or through a helper of the tests that does.
 
-A helper counts if it is defined in the test's file, in a `conftest.py` above it, or in a module of the tests that it
-imports. A child process that must end with 0 is not enough: it says that nothing failed, not what was done.
+A helper counts if it is defined in the test's file, in a `conftest.py` above it, in a module of the tests that it
+imports, or in one that such a module imports. A child process that must end with 0 is not enough: it says that nothing
+failed, not what was done.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def without_assertion(sources: dict[str, str]) -> list[str]:
     calls = {
         path: [(node.name, node, _calls(node)) for node in nodes[path] if isinstance(node, Function)] for path in trees
     }
-    seen = {path: _in_view(path, nodes[path], set(trees)) for path in trees}
+    near = {path: _in_view(path, nodes[path], set(trees)) for path in trees}
+    seen = {path: near[path].union(*(near[other] for other in near[path])) for path in trees}
     asserting = {path: {name for name, _, called in calls[path] if None in called} for path in trees}
     grown = True
     while grown:

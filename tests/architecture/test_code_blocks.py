@@ -32,15 +32,15 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^ *```+", re.MULTILINE)
 # Whose fields a block of that page may begin with.
 OWN_SECTION = {"shard": ShardsSpec, "train": TrainSpec, "evaluate": EvaluateSpec, "promote": PromoteSpec}
+# What else than a spec a whole block of that page may be, by a key that it then has.
+PRICES = {"machines": PriceBook, "hours": PriceBook}
+RULES = {"budgets": Budgets, "tags": Policy, "objectives": Objectives}
+OTHERS: dict[str, Any] = {"cost": PRICES, "plan": PRICES, "budgets": RULES, "slo": RULES}
 SECTION = re.compile(r"^(?=[a-z])", re.MULTILINE)
 # What a LightningCLI config begins with.
 LIGHTNING = {"model", "data", "trainer", "optimizer", "lr_scheduler"}
 # Read as shell if they look like commands; else they show what a file, a folder or a screen holds.
 COMMANDS = re.compile(r"^(trainwright|make|prefect|pip|docker|kubectl|dvc|git|python|\. |export) ?", re.MULTILINE)
-
-
-def is_shell(block: Block) -> bool:
-    return block.language in ("bash", "sh") or (not block.language and COMMANDS.match(block.text) is not None)
 
 
 def fields_of(page: str) -> dict[str, Any]:
@@ -54,14 +54,8 @@ def unknown_keys(text: str, page: str) -> list[str]:
     """What is wrong in a part of a spec; ValidationError for a whole spec that cannot be loaded."""
     value = yaml.safe_load(text)
     if "version" in value:
-        prices = page in ("cost", "plan")
-        rules = {"budgets": Budgets, "tags": Policy, "objectives": Objectives}
-        others = {"machines": PriceBook, "hours": PriceBook} if prices else rules
-        other = next((model for key, model in others.items() if key in value), None)
-        if page in ("cost", "plan", "budgets", "slo") and other is not None:
-            other.model_validate(parse(text, page).value)
-        else:
-            PipelineSpec.model_validate(value)
+        model = next((model for key, model in OTHERS.get(page, {}).items() if key in value), PipelineSpec)
+        model.model_validate(parse(text, page).value)
         return []
     if "model" in value:
         return [name for name in value if name not in LIGHTNING]
@@ -89,7 +83,7 @@ def refuse(block: Block, page: str = "") -> None:
         assert not unknown, ", ".join(unknown)
     elif block.language == "json":
         json.loads(block.text)
-    elif is_shell(block):
+    elif block.language in ("bash", "sh") or (not block.language and COMMANDS.match(block.text)):
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True, capture_output=True)
         for line in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import Fault, copy_tree, find_fault, find_tests, read_faults, run_tests
+from tests.support.faults import Fault, find_fault, find_tests, read_faults, run_tests
+from tests.support.files import copy_tracked
 
 FAULTS = read_faults()
 AREAS = {"store", "leases", "order", "conductor", "contract", "gates", "promote", "bundle"}
@@ -25,7 +26,7 @@ SWEPT = [pytest.param(fault, marks=[] if fault.default else [pytest.mark.sweep],
 def copied(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the tree, into which one fault after another is put."""
     copy = tmp_path_factory.mktemp("faults")
-    copy_tree(repository, copy)
+    copy_tracked(repository, copy)
     yield copy
     shutil.rmtree(copy)
 

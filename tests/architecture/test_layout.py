@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.support.files import tracked_files
 
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
@@ -17,24 +18,17 @@ TOP_LEVEL = {
     "dvc.lock", "dvc.yaml", "prefect.yaml",
     "benchmarks", "data_contracts", "docs", "examples", "flows", "infra", "tasks", "tests", "training",
 }  # fmt: skip
+ROOMS = {"flows", "tasks", "training", "infra", "data_contracts"}
 # Spelt in pieces, or this file would be found.
 MACHINE_PATHS = re.compile(
     "|".join(["/" + "work/", "/" + "tmp/w/", "/" + "root/", "/" + "opt/wheels", "/" + "opt/pypi"])
 )
-LEFT_BY_RUNS = {".git", ".venv", ".docs", ".trainwright", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 @pytest.fixture(scope="module")
 def files(repository: Path) -> list[Path]:
-    """The repository's own files, relative to it: what Git tracks or would, or all but what runs leave behind."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=repository, capture_output=True, check=False
-    )
-    if listed.returncode == 0:
-        names = [Path(name) for name in listed.stdout.decode().split("\0") if name]
-        return [name for name in names if (repository / name).is_file()]
-    found = (path.relative_to(repository) for path in repository.rglob("*") if path.is_file())
-    return [path for path in found if not LEFT_BY_RUNS & set(path.parts) and "data" not in path.parts]
+    """The repository's own files, relative to it."""
+    return [Path(name) for name in tracked_files(repository)]
 
 
 def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:
@@ -61,8 +55,7 @@ def test_the_licence_is_named_where_packages_and_images_say_it(repository: Path)
 
 def test_every_package_has_an_init(files: list[Path], repository: Path) -> None:
     # A folder without one is left out of the installed package.
-    rooms = {"flows", "tasks", "training", "infra", "data_contracts"}
-    folders = {path.parent for path in files if path.suffix == ".py" and path.parts[0] in rooms}
+    folders = {path.parent for path in files if path.suffix == ".py" and path.parts[0] in ROOMS}
     assert not [str(folder) for folder in sorted(folders) if not (repository / folder / "__init__.py").is_file()]
 
 
@@ -79,8 +72,7 @@ def test_the_lock_pins_every_dependency_and_names_no_place(repository: Path) -> 
 
 def test_one_module_makes_temporary_folders(files: list[Path], repository: Path) -> None:
     # So that each is private, removed by its maker, and swept if the maker was killed.
-    rooms = {"flows", "tasks", "training", "infra", "data_contracts"}
     used = re.compile(r"\btempfile\b|\bmkdtemp\b|\bmkstemp\b|\bgettempdir\b|[\"'](/var)?/tmp\b")
-    sources = [path for path in files if path.suffix == ".py" and path.parts[0] in rooms]
+    sources = [path for path in files if path.suffix == ".py" and path.parts[0] in ROOMS]
     found = [str(path) for path in sources if used.search((repository / path).read_text())]
     assert found == ["infra/scratch.py"]

@@ -10,7 +10,6 @@ import ast
 import functools
 import importlib.util
 import re
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
+from tests.support.files import tracked_files
 from tests.support.lightning_internals import INTERNALS
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
@@ -116,9 +116,8 @@ CHECKS: dict[str, tuple[Callable[[Nodes], Iterator[tuple[int, str]]], Callable[[
 
 @pytest.fixture(scope="module")
 def findings(repository: Path) -> Findings:
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=repository, capture_output=True, text=True, check=True)
     found: dict[str, dict[str, list[tuple[int, str]]]] = defaultdict(dict)
-    for path in listed.stdout.splitlines():
+    for path in filter(lambda path: path.endswith(".py"), tracked_files(repository)):
         nodes = nodes_of((repository / path).read_text())
         for name, (check, concerns) in CHECKS.items():
             if concerns(path) and (places := list(check(nodes))):

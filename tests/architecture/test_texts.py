@@ -58,17 +58,15 @@ def _quotes(tree: ast.Module) -> Iterator[ast.stmt]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler) and node.name is not None and _name(node.type) not in OURS:
             name = node.name
-        elif isinstance(node, ast.FunctionDef) and any(_foreign(one) for one in node.args.args):
+        elif isinstance(node, ast.FunctionDef) and any(
+            one.arg == "error" and _name(one.annotation) not in OURS for one in node.args.args
+        ):
             name = "error"
         else:
             continue
         for statement in (one for part in node.body for one in ast.walk(part) if isinstance(one, ast.stmt)):
             if any(_is_text_of(one, name) for one in _own(statement)):
                 yield statement
-
-
-def _foreign(argument: ast.arg) -> bool:
-    return argument.arg == "error" and _name(argument.annotation) not in OURS
 
 
 def _name(node: ast.expr | None) -> str:

@@ -7,13 +7,14 @@ machine code, or tunes the collector.
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.files import tracked_files
 
 OURS = {"flows", "tasks", "training", "infra", "data_contracts", "tests", "benchmarks", "noise", "examples"}
 # Their attributes are documented as settable: `sys.argv`, `os.environ`, `logging.raiseExceptions`.
@@ -118,9 +119,7 @@ def _is_dependency(package: str) -> bool:
 
 
 def test_the_tricks_that_are_left_are_listed(repository: Path) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py"], cwd=repository, capture_output=True, text=True, check=True
-    ).stdout.split()
+    listed = [name for name in tracked_files(repository) if name.endswith(".py")]
     others = [name for name in listed if not name.startswith("tests/zoo/modules/")]  # other people's modules
     found = {name: tricks_in((repository / name).read_text()).total() for name in others}
     left = {name: number for name, (number, _) in LEFT.items()}

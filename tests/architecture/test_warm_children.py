@@ -10,16 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.processes.processes import find_marked, is_alive, marked_env, module_command, new_mark
+from infra.processes.processes import find_marked, marked_env, module_command, new_mark
 from tests.support.speed.children import ADDRESS, PREFECT, ROOT, SITE, import_path, warm_children, warm_prefect
 from tests.support.speed.prefect_modules import RUN
+from tests.support.waiting import until
 
 # How a child and how one of Prefect's processes starts.
 MIRRORED = {
@@ -38,8 +38,7 @@ def _start(way: str, folder: Path, mark: str, kind: str = ADDRESS, **changes: st
 
 def _seen(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.stdout is not None
-    seen: dict[str, Any] = json.loads(process.stdout.readline())
-    return seen
+    return dict(json.loads(process.stdout.readline()))
 
 
 @pytest.mark.parametrize(
@@ -61,22 +60,19 @@ def test_what_it_sees_and_how_it_ends_are_the_same(kind: str, way: str, tmp_path
     assert seen == expected
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 9), (signal.SIGKILL, -signal.SIGKILL)])
 def test_signals_reach_it_and_it_is_found_by_its_mark_and_dies_with_the_process_that_stands_for_it(
-    tmp_path: Path,
+    number: int, code: int, tmp_path: Path
 ) -> None:
-    for number, code in ((signal.SIGTERM, 9), (signal.SIGKILL, -signal.SIGKILL)):
-        mark = new_mark()
-        with warm_children():
-            process = _start("wait", tmp_path, mark)
-        pid = _seen(process)["pid"]
-        assert set(find_marked(mark)) == {process.pid, pid}
-        process.send_signal(number)
-        process.communicate(timeout=60)
-        assert process.returncode == code
-        until = time.monotonic() + 60
-        while is_alive(pid) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert not find_marked(mark)
+    mark = new_mark()
+    with warm_children():
+        process = _start("wait", tmp_path, mark)
+    pid = _seen(process)["pid"]
+    assert set(find_marked(mark)) == {process.pid, pid}
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    until(lambda: not find_marked(mark), 60)
 
 
 def test_one_that_is_killed_before_it_is_answered_takes_no_other_with_it(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
 
-def at_once(repository: Path, *arguments: str | Path, times: int = 2) -> list[tuple[int, dict[str, Any]]]:
+def at_once(spec: Path, repository: Path, times: int) -> list[tuple[int, dict[str, Any]]]:
     """The same command in several processes, started together: exit code and answer of each."""
-    command = [sys.executable, "-m", "flows.cli", "run", *map(str, arguments), "--trigger", "ci", "--json"]
-    started = [
-        subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(times)
-    ]
-    answers = []
-    for process in started:
-        stdout, stderr = process.communicate(timeout=600)
-        assert stdout.count("\n") == 1, stdout + stderr
-        answers.append((process.returncode, json.loads(stdout)))
-    return answers
+
+    def run(_: int) -> subprocess.CompletedProcess[str]:
+        return trainwright("run", spec, "--trigger", "ci", "--json", cwd=repository, timeout_s=600)
+
+    with ThreadPoolExecutor(times) as started:
+        return [(done.returncode, answer(done)) for done in started.map(run, range(times))]
 
 
 def made(store: Path) -> dict[str, int]:
@@ -38,12 +32,6 @@ def made(store: Path) -> dict[str, int]:
     areas = {area: f"{area}/*" for area in ("contracts", "datasets", "trainings", "evaluations", "runs", "triggers")}
     areas |= {"versions": "models/tiny/*", "generations": "trainings/*/g*/launch.json"}
     return {area: len(list(store.glob(pattern))) for area, pattern in areas.items()}
-
-
-@pytest.fixture
-def unused_spec(tmp_path: Path) -> Path:
-    """Like `spec`, and nothing has run yet."""
-    return tracked_project(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -63,27 +51,20 @@ def tracked_project(folder: Path) -> Path:
     return spec
 
 
-def test_two_at_once_train_once_and_both_tell_of_the_promotion(spec: Path, repository: Path) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(12, marks=pytest.mark.sweep)])
+def test_several_at_once_train_once_and_all_tell_of_the_promotion(times: int, tmp_path: Path, repository: Path) -> None:
+    spec = tracked_project(tmp_path)
     store = spec.parent / ".trainwright"
-    (first_code, first), (second_code, second) = at_once(repository, spec)
-    assert (first_code, second_code) == (0, 0)
+    answers = at_once(spec, repository, times)
+    first = answers[0][1]
+    assert answers == [(0, first)] * times
     assert made(store) == dict.fromkeys(made(store), 1)
-    assert first == second
     assert (first["verdict"], first["trigger"], first["dirty"]) == ("promoted", "ci", False)
     assert {stage["status"] for stage in first["stages"]} == {"ran"}
     assert first["cost"]["node_seconds"] > 0
 
     later = trainwright("run", spec, "--trigger", "ci", "--json")
     assert (later.returncode, answer(later)) == (0, first)
-    assert made(store) == dict.fromkeys(made(store), 1)
-
-
-@pytest.mark.sweep
-def test_twelve_at_once_are_one_run(unused_spec: Path, repository: Path) -> None:
-    answers = at_once(repository, unused_spec, times=12)
-    assert [code for code, _ in answers] == [0] * 12
-    assert len({report["run_id"] for _, report in answers}) == 1
-    store = unused_spec.parent / ".trainwright"
     assert made(store) == dict.fromkeys(made(store), 1)
 
 

@@ -126,21 +126,13 @@ def test_a_second_run_does_not_ask_the_installer(
 
 
 @pytest.mark.parametrize(
-    ("files", "overrides", "said"),
-    [
-        ({"requirements.txt": "numpy<2\n"}, [], "numpy<2"),
-        ({"requirements.txt": "-e .\n"}, [], "entry 1 is not a package's name"),
-    ],
+    ("requirements", "said"), [("numpy<2\n", "numpy<2"), ("-e .\n", "entry 1 is not a package's name")]
 )
-def test_what_cannot_run_is_refused_before_anything_is_booked(
-    files: dict[str, str], overrides: list[str], said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_run_is_refused_before_anything_is_booked(requirements: str, said: str, tmp_path: Path) -> None:
     path = write_project(tmp_path / "project", {"environment": {"file": "requirements.txt", "wheels": "."}})
-    (path.parent / "requirements.txt").write_text("")
-    for name, text in files.items():
-        (path.parent / name).write_text(text)
+    (path.parent / "requirements.txt").write_text(requirements)
     with pytest.raises(UsageError) as caught:
-        open_run(read_spec(path, overrides), recorded=False)
+        open_run(read_spec(path), recorded=False)
     assert caught.value.exit_code == 2
     assert said in caught.value.message
     assert not list((path.parent / ".trainwright").glob("trainings/*"))

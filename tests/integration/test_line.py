@@ -11,25 +11,17 @@ import pytest
 from flows.stages import verbs
 from tests.support.damage import overwrite
 from tests.support.pool import Site, model_events, password_in, server_url, until
-from tests.support.tiny import answer, trainwright, write_project, write_rows
+from tests.support.tiny import STAGES, answer, report_of, statuses, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
-
-STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose first run has promoted version 1."""
     spec = write_project(tmp_path_factory.mktemp("tiny"))
-    done = trainwright("run", spec, "--json")
-    assert done.returncode == 0, done.stderr
-    (spec.parent / "first.json").write_text(done.stdout)
+    (spec.parent / "first.json").write_text(succeed("run", spec, "--json").stdout)
     return spec.parent
-
-
-def statuses(report: dict) -> dict[str, str]:
-    return {stage["name"]: stage["status"] for stage in report["stages"]}
 
 
 def test_the_first_run_promotes(project: Path) -> None:
@@ -46,9 +38,8 @@ def test_the_first_run_promotes(project: Path) -> None:
 
 def test_the_same_again_reuses_everything_and_is_unchanged(project: Path) -> None:
     first = json.loads((project / "first.json").read_text())
-    done = trainwright("run", project / "pipeline.yaml", "--json")
-    report = answer(done)
-    assert (done.returncode, report["verdict"]) == (0, "unchanged")
+    report = report_of(project / "pipeline.yaml")
+    assert (report["exit_code"], report["verdict"]) == (0, "unchanged")
     assert statuses(report) == dict.fromkeys(STAGES, "reused")
     assert all(stage["reused_from"] for stage in report["stages"])
     assert report["cost"]["node_seconds"] == 0
@@ -59,9 +50,8 @@ def test_the_same_again_reuses_everything_and_is_unchanged(project: Path) -> Non
 def test_a_worse_setting_is_trained_and_not_promoted(project: Path) -> None:
     worse = "train.lightning.model.init_args.lr=0.0000001"
     for expected in ("ran", "reused"):
-        done = trainwright("run", project / "pipeline.yaml", "--set", worse, "--json")
-        report = answer(done)
-        assert (done.returncode, report["verdict"]) == (4, "not_promoted")
+        report = report_of(project / "pipeline.yaml", "--set", worse)
+        assert (report["exit_code"], report["verdict"]) == (4, "not_promoted")
         assert statuses(report)["train"] == expected
         assert "on the same" in report["sentence"]
         assert "loses" in report["sentence"]
@@ -89,9 +79,8 @@ def test_broken_data_is_rejected_with_column_count_and_examples(project: Path) -
     lines[3] = "2,17.5,0.1,0.1,1"
     lines[9] = "8,-3.25,0.1,0.1,1"
     bad.write_text("\n".join(lines) + "\n")
-    done = trainwright("run", project / "pipeline.yaml", "--set", "data.source=bad.csv", "--json")
-    report = answer(done)
-    assert (done.returncode, report["verdict"]) == (3, "rejected")
+    report = report_of(project / "pipeline.yaml", "--set", "data.source=bad.csv")
+    assert (report["exit_code"], report["verdict"]) == (3, "rejected")
     assert statuses(report) == {"validate": "rejected"}
     for word in ("expect_column_values_to_be_between", "on a", "2 of 600 rows", "17.5", "-3.25"):
         assert word in report["sentence"]
@@ -163,22 +152,6 @@ def test_a_changed_raw_file_exits_6_and_a_missing_one_is_listed(project: Path) -
         assert (done.returncode, answer(done)["gone"]) == (0, [str(raw)])
     finally:
         raw.write_bytes(original)
-
-
-@pytest.mark.slow
-def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "verbs")
-    write_rows(tmp_path / "verbs" / "rows.csv", seed=2)
-    for verb, first in [("shard", "validate"), ("evaluate", "train"), ("promote", "train")]:
-        done = trainwright(verb, spec)
-        assert done.returncode == 2, (verb, done.stderr)
-        assert "Run `trainwright " in done.stderr, first
-    for stage in STAGES:
-        out = tmp_path / f"{stage}.json"
-        done = trainwright(stage, spec, "--out", out, "--json")
-        assert done.returncode == 0, done.stderr
-        assert answer(done)["handoff"] == json.loads(out.read_text())
-    assert json.loads((tmp_path / "promote.json").read_text())["decision"] == "promoted"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.pictures import Elements
-from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
+from tests.support.tiny import MODEL, SPEC, answer, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -29,9 +29,21 @@ def project(folder: Path, **train: Any) -> Path:
     spec = write_project(folder, {"train": {**SPEC["train"], **train}})
     (folder / "slow.py").write_text(SLOW.format(seconds=0.05))
     for verb in ("validate", "shard"):
-        done = trainwright(verb, spec)
-        assert done.returncode == 0, done.stderr
+        succeed(verb, spec)
     return spec
+
+
+def profile_of(spec: Path) -> dict[str, Any]:
+    """What a profile of the training says."""
+    # On a busy machine, the threads of a tiny product wait for each other longer than the transform takes.
+    return dict(answer(succeed("train", spec, "--profile", "--json", env={"OMP_NUM_THREADS": "1"}))["profile"])
+
+
+def refused(spec: Path, exit_code: int, *settings: str) -> str:
+    """Why a training cannot be profiled."""
+    done = trainwright("train", spec, "--profile", "--json", *(f"--set={one}" for one in settings))
+    assert done.returncode == exit_code, done.stderr
+    return str(answer(done)["error"]["message"])
 
 
 def files(folder: Path) -> set[str]:
@@ -43,10 +55,7 @@ def files(folder: Path) -> set[str]:
 def test_a_slow_transform_is_found_and_the_gain_without_it_is_measured(tmp_path):
     spec = project(tmp_path / "tiny", transform={"call": "slow.slow"})
     before = files(tmp_path / "tiny")
-    # On a busy machine, the threads of a tiny product wait for each other longer than the transform takes.
-    done = trainwright("train", spec, "--profile", "--json", env={"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    found = answer(done)["profile"]
+    found = profile_of(spec)
     assert (found["bound"], found["helps"], found["steps"]) == ("data", True, 20)
     assert found["seconds"]["data"] >= 0.05
     assert "train.transform takes longest" in found["change"]
@@ -66,19 +75,14 @@ def test_a_slow_transform_is_found_and_the_gain_without_it_is_measured(tmp_path)
 
 def test_what_cannot_be_profiled_is_one_sentence(tmp_path):
     spec = project(tmp_path / "tiny")
-    few = trainwright("train", spec, "--profile", "--json", "--set", "train.lightning.trainer.max_epochs=0")
-    assert few.returncode == 2, few.stderr
-    assert "The training ends before a step can be timed" in answer(few)["error"]["message"]
-    pool = ["--set", "train.launcher=work-pool", "--set", "train.pool=gpus"]
-    elsewhere = trainwright("train", spec, "--profile", "--json", *pool)
-    assert elsewhere.returncode == 2, elsewhere.stderr
-    assert answer(elsewhere)["error"]["message"].startswith("train.pool: a profile runs on this machine")
+    few = refused(spec, 2, "train.lightning.trainer.max_epochs=0")
+    assert "The training ends before a step can be timed" in few
+    elsewhere = refused(spec, 2, "train.launcher=work-pool", "train.pool=gpus")
+    assert elsewhere.startswith("train.pool: a profile runs on this machine")
     (tmp_path / "tiny" / "net.py").write_text(
         MODEL.replace("x, y = batch\n        loss", "raise ValueError('x')\n        loss")
     )
-    raised = trainwright("train", spec, "--profile", "--json")
-    assert raised.returncode == 8, raised.stderr
-    assert "raised ValueError" in answer(raised)["error"]["message"]
+    assert "raised ValueError" in refused(spec, 8)
 
 
 @pytest.mark.slow

@@ -58,13 +58,6 @@ def reproduced(name: str, store: Path, folder: Path) -> dict:
     return answer(done)
 
 
-@pytest.mark.sweep  # `tests/unit/tasks/reproduction` makes a model with a history again, and the GPT is made below
-def test_the_digits_are_reproduced(digits: Path, tmp_path: Path) -> None:
-    told = reproduced("digits", digits, tmp_path / "again")
-    assert told["equal"]
-    assert {row["what"] for row in told["rows"]} >= {"contract report", "dataset", "evaluation"}
-
-
 @pytest.mark.slow
 def test_the_gpt_is_reproduced_with_its_weights_on_two_ranks(gpt: Path, tmp_path: Path) -> None:
     told = reproduced("stdlib-gpt", gpt, tmp_path / "again")

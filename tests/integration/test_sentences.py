@@ -13,8 +13,8 @@ from tests.support import sentences
 
 
 @pytest.mark.parametrize("table", sentences.TABLES)
-def test_every_sentence_is_as_it_is_kept(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+@pytest.mark.usefixtures("home")
+def test_every_sentence_is_as_it_is_kept(table: str, tmp_path: Path) -> None:
     assert sentences.TABLES[table](tmp_path) == sentences.kept()[table]
 
 

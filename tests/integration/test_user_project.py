@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.tiny import SPEC, answer, trainwright, write_project
+from tests.support.files import write_files
+from tests.support.tiny import SPEC, answer, report_of, statuses, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -177,23 +178,10 @@ SCORING: dict[str, Any] = {
 }
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write a project's files, their folders made."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def statuses(report: dict[str, Any]) -> dict[str, str]:
-    return {stage["name"]: stage["status"] for stage in report["stages"]}
-
-
 def promoted(spec: Path, tmp_path: Path) -> dict[str, Any]:
     """The report of a run by path, from a working directory that is not the project."""
-    done = trainwright("run", spec, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    report = answer(done)
-    assert report["verdict"] == "promoted"
+    report = report_of(spec, cwd=tmp_path)
+    assert (report["exit_code"], report["verdict"]) == (0, "promoted")
     assert report["metrics"]["accuracy"] >= 0.8
     return report
 

@@ -35,9 +35,9 @@ def project(folder: Path) -> Path:
     return spec
 
 
+@pytest.mark.usefixtures("home")
 def test_no_value_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = project(tmp_path / "tiny")
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(spec.parent)
     commands = {
         ("plan", "pipeline.yaml"): 0,

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save
 
 from data_contracts.canonical import digest
-from data_contracts.handoffs import FileEntry
-from infra.files import file_digest
 from infra.settings import state_folder
 from infra.store import layout, open_store
-from infra.store.seal import read_manifest, write_manifest
 from tests.support.damage import overwrite
-from tests.support.tiny import MODEL, answer, trainwright, write_project
+from tests.support.reseal import reseal
+from tests.support.tiny import MODEL, answer, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
-
-
-def reseal(folder: Path) -> dict[str, Any]:
-    """Seal a directory anew as it is now; what points at it then."""
-    path = folder / "manifest.json"
-    uri = str(Path(*folder.parts[-4:]))
-    old = read_manifest(uri, path.read_bytes())
-    names = sorted(one.name for one in folder.iterdir() if one != path)
-    files = [FileEntry(path=n, bytes=(folder / n).stat().st_size, blake3=file_digest(folder / n)) for n in names]
-    data, _ = write_manifest(old.kind, old.settings, old.provenance, files)
-    overwrite(path, data)
-    return read_manifest(uri, data).ref.to_json()
 
 
 @pytest.mark.parametrize("change", [pytest.param(0.0, marks=pytest.mark.slow), 1e-4])
 def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change: float, tmp_path: Path) -> None:
     spec = write_project(tmp_path)
     for verb in ("validate", "shard", "train"):
-        done = trainwright(verb, spec, "--json")
-        assert done.returncode == 0, done.stderr
+        done = succeed(verb, spec, "--json")
     checkpoint = answer(done)["handoff"]
     store = tmp_path / ".trainwright"
     folder = store / checkpoint["ref"]["uri"]
@@ -48,7 +32,7 @@ def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change:
     result, records = layout.result(checkpoint["training"]), open_store(str(store))
     told = records.read_json(result)
     (store / result).unlink()
-    records.create_json(result, {**told, "ref": reseal(folder)})
+    records.create_json(result, {**told, "ref": reseal(store, checkpoint["ref"]["uri"]).to_json()})
     # As on a machine that did not launch the training, and so cannot check who wrote its records.
     (state_folder() / "launches" / digest([str(store), checkpoint["training"]])[:40]).unlink()
     done = trainwright("verify", spec)
@@ -57,8 +41,7 @@ def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change:
         assert "is not what was trained: the loss on the held batch is" in done.stderr
         assert (store / layout.quarantined(checkpoint["ref"]["uri"])).exists()
         # Not from step 0: from the checkpoint before it, and what is handed over then is what had been trained.
-        done = trainwright("train", spec, "--json")
-        assert done.returncode == 0, done.stderr
+        done = succeed("train", spec, "--json")
         assert f"train continues from step 30 of {checkpoint['training']}" in done.stderr
         again = answer(done)["handoff"]
         assert (again["step"], again["ref"]["id"]) == (45, checkpoint["ref"]["id"])
@@ -74,7 +57,6 @@ def test_a_step_that_needs_what_a_hook_of_training_sets_up_is_not_compared_and_t
     step = MODEL.replace("    def training_step", hook, 1).replace("return loss", "return loss * self.scale", 1)
     (tmp_path / "net.py").write_text(step)
     for verb in ("validate", "shard", "train", "verify"):
-        done = trainwright(verb, spec)
-        assert done.returncode == 0, done.stderr
+        done = succeed(verb, spec)
     assert "its loss not compared: the step raised outside of a training" in done.stderr + done.stdout
     assert "has no attribute 'scale'" in done.stderr

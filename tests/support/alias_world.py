@@ -39,6 +39,7 @@ from tasks.stages.approval import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
 from tests.support.postgres import PASSWORD, PASSWORD_IN
 from tests.support.s3 import CREDENTIALS
+from tests.support.scripted_nodes import seal
 
 ACTORS, CHECKPOINTS, DAMAGED = 8, 5, 4
 # Close together: a resumed run looks back to a day before its start, and an act may be under way for long.
@@ -133,7 +134,7 @@ class World:
         self.protected, self.keys = protected, keys
         self.place, self.actors = place, actors
         self.store = place.open()
-        self.checkpoints = [_checkpoint(self.store, n) for n in range(CHECKPOINTS)]
+        self.checkpoints = [seal(self.store, n) for n in range(CHECKPOINTS)]
         _damage(self.store, self.checkpoints[DAMAGED])
         for n in (0, DAMAGED):  # the second could be gone back to by its number
             registry.write_version(self.store, MODEL, self.checkpoints[n], evaluation(n).ref, {}, {})
@@ -209,16 +210,15 @@ class World:
             return
         doing = self.doing[number]
         self.counts[f"{what}: {doing.at[1]}"] += 1
-        if what == "killed":
-            self._killed(number)
-            return
         connection = self.actors.connection(number)
-        connection.send((what,))
+        if what != "killed":
+            connection.send((what,))
         if what == "killed after":
             assert received(connection) == ("sent",)
+        if what.startswith("killed"):
             self._killed(number)
-            return
-        self._hear(number)
+        else:
+            self._hear(number)
 
     def deliver(self, number: int) -> None:
         """Let the late requests of an actor arrive now."""
@@ -398,12 +398,6 @@ def _asked(steps: Steps) -> tuple[int, str]:
 def _of(before: str, word: str) -> str:
     """What is known of a run that was cut off before and has been told `word` now."""
     return "moved" if word == "moved" else before
-
-
-def _checkpoint(store: Store, n: int) -> Checkpoint:
-    writer = store.writer(layout.checkpoint("trainings/k-0", n, 0))
-    ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}%d" % n)])
-    return Checkpoint(ref=ref, key="k", training="trainings/k-0", step=n, epoch=0, generation=0, world_size=1)
 
 
 def _damage(store: Store, checkpoint: Checkpoint) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
+
+from tests.support.waiting import until
 
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 
@@ -37,22 +38,16 @@ class Browser:
         self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self._ask("Page.navigate", url=page.as_uri())
-        until = time.monotonic() + 30
-        while self.run("document.readyState + location.href") != f"complete{page.as_uri()}":
-            assert time.monotonic() < until, f"{page} does not load"
-            time.sleep(0.02)
+        self.wait(f"document.readyState == 'complete' && location.href == {json.dumps(page.as_uri())}")
 
-    def visit(self, url: str, until: str) -> None:
+    def visit(self, url: str, wanted: str) -> None:
         """Open an address, and wait until an expression in its page is true."""
         self._ask("Page.navigate", url=url)
-        self.wait(until)
+        self.wait(wanted)
 
-    def wait(self, until: str) -> None:
+    def wait(self, wanted: str) -> None:
         """Wait until an expression in the page is true."""
-        deadline = time.monotonic() + 60
-        while not self.run(f"Boolean({until})"):
-            assert time.monotonic() < deadline, self.run("location.href + document.body.innerText")
-            time.sleep(0.05)
+        until(lambda: self.run(f"Boolean({wanted})"), 60, lambda: self.run("location.href + document.body.innerText"))
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -90,11 +85,8 @@ def chromium(profile: Path, *more: str) -> Iterator[Browser]:
     options = [*_OPTIONS, *more, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
     process = subprocess.Popen(["chromium", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        place, until = profile / "DevToolsActivePort", time.monotonic() + 60
-        while not place.exists() or place.read_text().count("\n") < 1:
-            assert process.poll() is None, "Chromium ended"
-            assert time.monotonic() < until, "Chromium does not start"
-            time.sleep(0.05)
+        place = profile / "DevToolsActivePort"
+        until(lambda: place.exists() and "\n" in place.read_text(), 60, lambda: "Chromium does not start")
         port, path = place.read_text().split("\n")[:2]
         with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
             yield Browser(socket)

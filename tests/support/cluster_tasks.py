@@ -14,10 +14,10 @@ from infra.cluster_tasks import Cluster, do_cluster_task
 class Elsewhere:
     """Does what is ordered at once, in this process; counts the tasks by their kind of work."""
 
-    def __init__(self, folder: Path, at_once: int = 4, field: str = "shards.runner") -> None:
+    def __init__(self, folder: Path, field: str = "shards.runner") -> None:
         folder.mkdir()
         self.field = field
-        self.cluster, self.ordered = Cluster(folder, at_once, self.done), Counter[str]()
+        self.cluster, self.ordered = Cluster(folder, 4, self.done), Counter[str]()
 
     def done(self, order: ClusterTaskOrder) -> None:
         """Do a task; its outcome lies in the folder."""

@@ -18,13 +18,11 @@ def publish(store: Store, path: str, record: Message | dict[str, Any]) -> None:
     store.create_json(path, codes_of_generation(store.uri, training, int(rest.split("/")[0])).coded(path, value))
 
 
-def seal_checkpoint(
-    store: Store, training: str, step: int, generation: int, settings: dict[str, Any], data: bytes = b"{}"
-) -> Ref:
+def seal_checkpoint(store: Store, training: str, step: int, generation: int, settings: dict[str, Any]) -> Ref:
     """Seal a checkpoint of one file as rank 0 does."""
     uri = layout.checkpoint(training, step, generation)
     writer = store.writer(uri)
-    identity = write_manifest("checkpoint", settings, {}, [writer.put("state.json", data)])[1]
+    identity = write_manifest("checkpoint", settings, {}, [writer.put("state.json", b"{}")])[1]
     codes = codes_of_generation(store.uri, training, generation)
     code = codes.coded(layout.manifest(uri), {"id": identity})[FIELD]
     return writer.seal("checkpoint", settings, {"training": training, "generation": generation, FIELD: code})

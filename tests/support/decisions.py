@@ -31,6 +31,7 @@ from tasks.stages import promote as promote_stage
 from tasks.stages.rollback import release, rollback
 from tests.support.raced import Memory, Raced
 from tests.support.runs import make_run
+from tests.support.scripted_nodes import seal
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day
 CHECKPOINTS = 5
@@ -152,17 +153,12 @@ class World:
         self.store = Store(self.raced, {})
         self.model = Model()
         self.mode = self.draw.choice(["max", "min"])
-        self.checkpoints = [self._checkpoint(n) for n in range(CHECKPOINTS)]
+        made = [seal(self.store, n) for n in range(CHECKPOINTS)]
+        self.checkpoints = [one.model_copy(update={"state": "verified"}) for one in made]
         self.scores: list[Score] = []
         self.runs: list[tuple[str, int]] = []
         self.count = 0
         self.told: Counter[str] = Counter()
-
-    def _checkpoint(self, n: int) -> Checkpoint:
-        writer = self.store.writer(layout.checkpoint("trainings/k-0", n, 0))
-        ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
-        told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1, "state": "verified"}
-        return Checkpoint(ref=ref, key="k", step=n, **told)
 
     def step(self) -> None:
         """One act of a promoter or a person, and its races; AssertionError where the two differ."""
@@ -185,31 +181,29 @@ class World:
     def _back(self) -> None:
         to = self.draw.choice([None, None, *range(1, len(self.model.versions) + 2)])
         expected = self.model.back(to)
-        self.count += 1
-        try:
-            rollback(self.store, "m", "champion", to, self._about("back"))
-        except UsageError:
-            assert not expected, f"a rollback to {to} was refused"
-            self.told["no rollback"] += 1
-        else:
-            assert expected, f"a rollback to {to} was made"
-            self.told["rollback"] += 1
+        self._try("rollback", expected, lambda: rollback(self.store, "m", "champion", to, self._about("back")))
 
     def _release(self) -> None:
         version = self.draw.randint(1, len(self.model.versions) + 1)
         expected = self.model.release(version)
-        self.count += 1
-        try:
-            release(self.store, "m", "champion", version, "why", self._about("release"))
-        except UsageError:
-            assert not expected, f"a release of {version} was refused"
-            self.told["no release"] += 1
-        else:
-            assert expected, f"a release of {version} was made"
+        alias = self.store, "m", "champion"
+        self._try("release", expected, lambda: release(*alias, version, "why", self._about("release")))
+        if expected:
             # Its receipt names no run of the line, and the version that the alias has.
             assert self.model.now is not None
             self.model.moves.append((self.model.now, ""))
-            self.told["release"] += 1
+
+    def _try(self, what: str, expected: bool, act: Callable[[], object]) -> None:
+        """An act of a person, which is refused unless it is expected to be possible."""
+        self.count += 1
+        try:
+            act()
+        except UsageError:
+            assert not expected, f"a {what} was refused"
+            self.told[f"no {what}"] += 1
+        else:
+            assert expected, f"a {what} was made"
+            self.told[what] += 1
 
     def _promote(self, *, races: bool) -> None:
         self.count += 1

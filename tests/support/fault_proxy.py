@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.support.approved import approve_here
+from tests.support.damage import flipped
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
@@ -160,10 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _flip(self, fault: Fault, asked: bytes) -> None:
         status, headers, body = self._ask(asked)
-        changed = bytearray(body)
         at = min(int(fault.at * len(body)), len(body) - 1)
-        changed[at] ^= 1 << at % 8
-        self._tell((status, headers, bytes(changed)))
+        self._tell((status, headers, flipped(body, 8 * at + at % 8)))
 
     def _body(self) -> bytes:
         if self.headers.get("Expect", "").lower() == "100-continue":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -47,16 +46,6 @@ def find_tests(root: Path, names: set[str]) -> dict[str, list[str]]:
         for name in names & set(re.findall(r"^def (\w+)\(", path.read_text(), re.MULTILINE)):
             ids[name].append(f"{path.relative_to(root)}::{name}")
     return ids
-
-
-def copy_tree(root: Path, to: Path) -> None:
-    """Copy what Git tracks or would track."""
-    command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        if (root / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, to / name)
 
 
 def find_fault(tree: Path, fault: Fault, scratch: Path) -> tuple[bool, str]:

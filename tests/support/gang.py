@@ -15,13 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
-from infra.files import file_digest
 from infra.processes.processes import module_command
 from infra.store import Store, open_store
 from tests.support.speed.children import for_ranks
-from tests.support.splits import normalised
-from training import formats
-from training.formats.schema import FILE, columns_of, to_json
+from tests.support.splits import write_dataset
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
@@ -53,30 +50,6 @@ def make_dataset(
         }
         tables[split] = pa.table(columns)
     return write_dataset(folder, tables, shards=shards, form=form)
-
-
-def write_dataset(
-    folder: Path, tables: dict[str, pa.Table], *, shards: int = 2, form: str = "parquet"
-) -> dict[str, Any]:
-    """Tables, by split, as a dataset in shards. Returns the hand-off as JSON."""
-    folder.mkdir(parents=True)
-    splits: dict[str, list[dict[str, Any]]] = {}
-    schema = None
-    for split, rows in tables.items():
-        table = normalised(rows)
-        schema = table.schema
-        splits[split] = []
-        bounds = [round(table.num_rows * at / shards) for at in range(shards + 1)]
-        for number in range(shards):
-            name = f"{split}-{number:05}{formats.get(form).SUFFIX}"
-            part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
-            formats.write_shard(form, part, folder / name)
-            size, digest = (folder / name).stat().st_size, file_digest(folder / name)
-            splits[split].append({"uri": "", "path": name, "rows": part.num_rows, "bytes": size, "blake3": digest})
-    assert schema is not None
-    (folder / FILE).write_text(json.dumps(to_json(schema)))
-    ref = {"uri": "datasets/d-0", "id": "d" * 64, "seal": "s" * 64}
-    return {"ref": ref, "key": "d", "format": form, "splits": splits, "columns": columns_of(schema)}
 
 
 def seal_dataset(store: Store, dataset: tuple[Path, dict[str, Any]]) -> Dataset:

@@ -12,16 +12,15 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 from data_contracts.messages.raw_data import ShardRequest
 from infra.store import open_at
+from tests.support.strace import traced
 from training.shard.worker import main
 
 CALLS = "%file,read,write,pwrite64,pread64,lseek,ftruncate,fsync,fdatasync,close,getdents64,flock"
@@ -42,19 +41,6 @@ def forked(request: ShardRequest) -> int:
     return child
 
 
-def traced(request: ShardRequest, log: str, *options: str) -> int:
-    """Do the work under strace; the wait status."""
-    child = forked(request)
-    strace = subprocess.Popen(["strace", "-f", "-qq", "-p", str(child), "-o", log, *options], stderr=subprocess.DEVNULL)
-    while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
-        assert strace.poll() is None, "strace did not attach"
-        time.sleep(0.002)
-    os.kill(child, signal.SIGCONT)
-    _, status = os.waitpid(child, 0)
-    strace.wait()
-    return status
-
-
 def carried_on(request: ShardRequest) -> str:
     """Do the work with what is there; the id of what is sealed then, every byte of it read."""
     child = forked(request)
@@ -72,7 +58,7 @@ def sweep(request: ShardRequest, step: int) -> dict:
         wanted = carried_on(request)
         # Counted as each try finds the store: made already, without the dataset.
         shutil.rmtree(folder)
-        assert traced(request, log, "-e", f"trace={CALLS}") == 0
+        assert traced(forked(request), "-o", log, "-e", f"trace={CALLS}") == 0
         lines = Path(log).read_text().splitlines()
         # strace counts the calls of a name per thread. In the order of the work: a sample is spread over all of it.
         counts: Counter[tuple[str, str]] = Counter()
@@ -88,7 +74,8 @@ def sweep(request: ShardRequest, step: int) -> dict:
             # Threads share the work differently each time; a kill that did not come is tried again, one call earlier.
             for n in range(wanted_n, max(wanted_n - MOST_TRIES, 0), -1):
                 shutil.rmtree(folder)
-                status = traced(request, log, "-e", f"trace={name}", "-e", f"inject={name}:signal=SIGKILL:when={n}")
+                kill = f"inject={name}:signal=SIGKILL:when={n}"
+                status = traced(forked(request), "-o", log, "-e", f"trace={name}", "-e", kill)
                 partial += folder.is_dir() and not (folder / "manifest.json").exists() and any(folder.iterdir())
                 found = carried_on(request)
                 assert found == wanted, f"another dataset after a kill at {name} {n}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from infra.gang.rank_files import ADDRESS, STORE_OPTIONS
 from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.speed.children import import_path
+from tests.support.waiting import until
 
 TRAINING = "trainings/k-0"
 
@@ -80,11 +80,11 @@ class Nodes:
             process.wait(120)
 
     def _read(self, path: str) -> dict[str, Any]:
-        deadline = time.monotonic() + 240
-        while not self.store.exists(path):
+        def is_there() -> bool:
             assert all(process.poll() is None for process in self.processes), self._ended()
-            assert time.monotonic() < deadline, f"no {path}"
-            time.sleep(0.05)
+            return self.store.exists(path)
+
+        until(is_there, 240, lambda: f"no {path}")
         return self.store.read_json(path)
 
     def _ended(self) -> list[Any]:

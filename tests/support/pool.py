@@ -19,26 +19,14 @@ from infra.processes.processes import find_marked, kill_marked, marked_env, new_
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, steps_in
 from tests.support.speed.children import import_path
+from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE_S = 180.0
 # Before a Python text, in place of `python -c`: the process may be forked.
 ASKED = (sys.executable, "-m", "tests.support.asked")
 # A flow run takes its time to start where the suite runs beside it.
 DEFAULTS = {"devices": 1, "rollcall_timeout_s": 150}
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
-
-def until(wanted: Callable[[], Any], timeout_s: float = PATIENCE_S, what: Callable[[], Any] = lambda: "") -> Any:
-    """The first true answer. Looking takes at most a tenth of the time, which a server needs for what is waited for."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        began = time.monotonic()
-        if answer := wanted():
-            return answer
-        now = time.monotonic()
-        assert now < deadline, what()
-        time.sleep(min(max(0.05, 10 * (now - began)), 0.5))
 
 
 def api_client(url: str, password: str, timeout_s: float = 30) -> httpx.Client:

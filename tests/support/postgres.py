@@ -14,13 +14,13 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.approved import approve_here
+from tests.support.waiting import free_port, until
 
 PASSWORD_IN, PASSWORD = "TEST_POSTGRES_PASSWORD", "a-database-password"
 
@@ -38,9 +38,7 @@ class Postgres:
         shutil.chown(self._root, self._user) if os.geteuid() == 0 else None
         (self._root / "password").write_text(os.environ[PASSWORD_IN])
         (self._root / "password").chmod(0o644)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         data = str(self._root / "data")
         password = f"--pwfile={self._root / 'password'}"
         asked = ["initdb", "-D", data, "-U", "tw", "--auth=scram-sha-256", password, "-E", "UTF8", "--no-sync"]
@@ -48,10 +46,8 @@ class Postgres:
         # fsync off: what is tested here are processes and answers, not power cuts.
         options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._root}", "-c", "fsync=off"]
         self._process = self._call(["postgres", "-D", data, "-p", str(self.port), *options])
-        deadline = time.monotonic() + 60
-        while self._call(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]).wait():
-            assert time.monotonic() < deadline, "PostgreSQL did not start"
-            time.sleep(0.1)
+        asked = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        until(lambda: self._call(asked).wait() == 0, 60, lambda: "PostgreSQL did not start")
 
     def url(self, port: int | None = None, password: str = f"env:{PASSWORD_IN}") -> str:
         """The address of its database, with the password named."""

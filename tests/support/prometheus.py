@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -12,12 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+from tests.support.waiting import free_port
 
 
 @contextlib.contextmanager

@@ -8,11 +8,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 
 from tests.support.approved import approve_here
 from tests.support.s3 import CREDENTIALS
+from tests.support.waiting import free_port, listens, until
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
@@ -34,22 +33,13 @@ class RcloneServer:
         os.environ.update(CREDENTIALS)
         self.root = Path(tempfile.mkdtemp(prefix="trainwright-rclone-"))
         (self.root / "bucket").mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         approve_here(self.url)
         who = ",".join(CREDENTIALS.values())
         asked = [program, "serve", "s3", "--config", os.devnull, "--addr", f"127.0.0.1:{port}", "--auth-key", who]
         self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "rclone did not start"
-                time.sleep(0.05)
+        until(lambda: listens(port), 30, lambda: "rclone did not start")
         self.options: dict[str, Any] = {
             "key": "env:TEST_S3_KEY",
             "secret": "env:TEST_S3_SECRET",

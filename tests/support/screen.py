@@ -126,11 +126,6 @@ class Terminal:
             assert self._read(), f"it ended without {text!r}:\n{shown}"
         return shown
 
-    def until_output(self, text: str) -> None:
-        """Read on until `text`, control characters and all, was printed."""
-        while text not in self.output:
-            assert self._read(), f"it ended without {text!r}"
-
     def end(self) -> int:
         """Read to the end; the exit code."""
         while self._read():

@@ -10,13 +10,14 @@ from typing import Any
 
 from data_contracts.alias_moves import Approval
 from data_contracts.canonical import canonical
-from data_contracts.handoffs import Checkpoint, Evaluation, FileEntry, MetricValue, ModelVersion, Receipt, Ref
+from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, ModelVersion, Receipt, Ref
 from infra import code_bundle
 from infra.files import file_digest
 from infra.models import registry
 from infra.signing.keys import PublicKey, SigningKey, load_public_key, load_signing_key, make_key_pair
 from infra.store import Store, layout, open_store
 from tasks.stages.rollback import release, rollback
+from tests.support.files import write_files
 
 MODEL = "tiny"
 SUITE = {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "a"}, "severity": "critical"}]}
@@ -32,10 +33,7 @@ class SignedStore:
     """A store in `folder/store` with its project beside it; `key` signs what is moved, None signs nothing."""
 
     def __init__(self, folder: Path, key: SigningKey | None) -> None:
-        self.project = folder / "project"
-        self.project.mkdir(parents=True)
-        (self.project / "net.py").write_text("x = 1\n")
-        (self.project / "rows.csv").write_text("a\n1\n2\n")
+        self.project = write_files(folder / "project", {"net.py": "x = 1\n", "rows.csv": "a\n1\n2\n"})
         self.root = folder / "store"
         self.store: Store = open_store(str(self.root))
         self.key = key
@@ -64,11 +62,9 @@ class SignedStore:
         self, uri: str, kind: str, settings: dict[str, Any], about: dict[str, Any], **files: bytes | Any
     ) -> Ref:
         writer = self.store.writer(uri)
-        names = {name.replace("__", "."): data for name, data in files.items()}
-        entries: list[FileEntry] = [
-            writer.put(name, data if isinstance(data, bytes) else canonical(data)) for name, data in names.items()
-        ]
-        return writer.seal(kind, settings, about, entries)
+        for name, data in files.items():
+            writer.put(name.replace("__", "."), data if isinstance(data, bytes) else canonical(data))
+        return writer.seal(kind, settings, about)
 
     def _dataset(self) -> Ref:
         raw = self.project / "rows.csv"
@@ -119,14 +115,14 @@ class SignedStore:
         approval: Approval | None = None,
     ) -> Receipt:
         """Move an alias to a version."""
-        found = registry.read_alias(self.store, MODEL, alias)
-        champion = Ref.model_validate(found[0].value["model_version"]) if found else None
+        current, previous = registry.read_alias(self.store, MODEL, alias) or (None, None)
+        champion = Ref.model_validate(current.value["model_version"]) if current else None
         receipt = Receipt(
             decision="promoted",
             model=MODEL,
             alias=alias,
             version=version.version,
-            previous=found[1] if found else None,
+            previous=previous,
             candidate=version.ref,
             evaluation=evaluation,
             champion=champion,
@@ -134,8 +130,7 @@ class SignedStore:
             approval=approval,
         )
         about = self.about(version.ref, evaluation, champion)
-        held = registry.holds(self.store, found[0] if found else None)
-        current = found[0] if found else None
+        held = registry.holds(self.store, current)
         return registry.move_alias(self.store, current, version, receipt, about, held, key or self.key)
 
     def back(self) -> Receipt:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from infra.processes.processes import CODE_ROOT
+from tests.support.files import write_files
 from tests.support.speed import children
 from tests.support.speed.prefect_database import put_new_database
 
@@ -112,14 +113,15 @@ def write_rows(path: Path, rows: int = 600, seed: int = 1) -> None:
 
 def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
     """Write the tiny project into `folder` and return its spec; `spec` replaces whole top-level sections."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text('[project]\nname = "tiny"\nversion = "0"\n')
-    (folder / "net.py").write_text(MODEL)
-    (folder / "suite.json").write_text(json.dumps(SUITE))
+    files = {
+        "pyproject.toml": '[project]\nname = "tiny"\nversion = "0"\n',
+        "net.py": MODEL,
+        "suite.json": json.dumps(SUITE),
+        "pipeline.yaml": yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False),
+    }
+    write_files(folder, files)
     write_rows(folder / "rows.csv")
-    path = folder / "pipeline.yaml"
-    path.write_text(yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False))
-    return path
+    return folder / "pipeline.yaml"
 
 
 def work_on_a_copy(line: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
@@ -160,11 +162,30 @@ def trainwright(
     )
 
 
+def succeed(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command line as `trainwright` does; it must end with exit code 0."""
+    done = trainwright(*arguments, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def report_of(*arguments: str | Path, **options: Any) -> dict[str, Any]:
+    """The report of a `run`, which ends with the exit code that the report has."""
+    done = trainwright("run", *arguments, "--json", **options)
+    report = answer(done)
+    assert done.returncode == report["exit_code"], done.stderr
+    return report
+
+
+def statuses(report: Mapping[str, Any]) -> dict[str, str]:
+    """The status of each stage in a report, in their order."""
+    return {stage["name"]: stage["status"] for stage in report["stages"]}
+
+
 def promote_tiny(spec: Path, home: Path, *arguments: str) -> None:
     """Carry out a pipeline by one command for each stage, which need no server as `run` does: half of what it takes."""
     for stage in STAGES:
-        done = trainwright(stage, spec, *arguments, env={"TRAINWRIGHT_HOME": str(home)})
-        assert done.returncode == 0, done.stderr
+        succeed(stage, spec, *arguments, env={"TRAINWRIGHT_HOME": str(home)})
 
 
 @contextlib.contextmanager
