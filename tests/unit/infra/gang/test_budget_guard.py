@@ -41,13 +41,13 @@ class Spent:
 
 @pytest.mark.warm
 def test_it_ends_with_a_checkpoint_and_continues_from_it(store: Store) -> None:
-    budget_guard = Spent(until=lambda: bool(steps(store)))
+    budget_guard = Spent(until=lambda: (0, 0) in steps(store))
     with pytest.raises(OverBudget) as caught:
-        run(store, {"step_s": 0.05, "steps": 200, "every": 100}, nodes=2, devices=1, budget_guard=budget_guard)
+        run(store, {"step_s": 0.05, "steps": 20_000, "every": 10_000}, nodes=2, devices=1, budget_guard=budget_guard)
     assert caught.value.details["node_seconds"] > 0
     assert budget_guard.heard == [("admit", 2), "launched", "released"], "no other generation was launched"
     [checkpoint] = committed(store, TRAINING)[0]
-    assert 0 < checkpoint.step < 100, "not one that was due"
+    assert 0 < checkpoint.step < 10_000, "not one that was due"
     outcome = run(store, {"step_s": 0, "steps": checkpoint.step + 1, "every": 100}, nodes=2, devices=1)
     assert outcome.checkpoint.step == checkpoint.step + 1
     assert steps(store)[1, 0] == [checkpoint.step + 1], "it began where it had ended"
