@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 from infra.store import Lease, PointerMoved, open_store
 
@@ -49,11 +50,8 @@ def _racer(
 
 def _create(store: Any, turn: int, number: int, barrier: Any) -> bool:
     barrier.wait(60)
-    try:
-        store.create(f"race/{turn}", str(number).encode() * 1000)
-    except FileExistsError:
-        return False
-    return store.read(f"race/{turn}") == str(number).encode() * 1000
+    data = str(number).encode() * 1000
+    return store.create_once(f"race/{turn}", data) and store.read(f"race/{turn}") == data
 
 
 def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:
@@ -79,14 +77,10 @@ def _seal(store: Any, turn: int, number: int, barrier: Any) -> bool:
     return manifest.provenance == {"by": number}
 
 
-def _give_up(seconds: float) -> None:
-    raise InterruptedError
-
-
 def _lease(store: Any, turn: int, number: int, barrier: Any) -> bool:
     barrier.wait(60)
     try:
-        lease = Lease.take(store, f"lease-{turn}", str(number), patience_s=60, sleep=_give_up)
+        lease = Lease.take(store, f"lease-{turn}", str(number), patience_s=60, sleep=Mock(side_effect=InterruptedError))
     except InterruptedError:
         return False
     return lease.token == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from infra.store import Store, layout, open_store
 from infra.store.opening import STORE_POINTERS
 from tests.support.approved import approve_here
 from tests.support.coded import publish
+from tests.support.pool import until
 from training.shard.worker import _writer
 
 TRAINING = "trainings/k-0"
@@ -27,8 +27,8 @@ TRAINING = "trainings/k-0"
 class Listener:
     """A port that nobody may connect to."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, server: socket.socket) -> None:
+        self._socket = server
         self._socket.setblocking(False)
         port = self._socket.getsockname()[1]
         self.url = f"postgresql://x:env:SECRETENV_TOKEN@127.0.0.1:{port}/n?sslmode=disable"
@@ -40,16 +40,12 @@ class Listener:
             return False
         return True
 
-    def close(self) -> None:
-        self._socket.close()
-
 
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     monkeypatch.setenv("SECRETENV_TOKEN", "the-secret")
-    listener = Listener()
-    yield listener
-    listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Listener(server)
 
 
 @pytest.fixture
@@ -133,11 +129,8 @@ def test_a_node_is_told(named_store: Store, another_home: Path, monkeypatch: pyt
     publish(named_store, layout.launch(TRAINING, 0), {**launch, "dataset": None})
     node = local(named_store.uri, named_store.storage_options, TRAINING, named_store.pointers)(0, 0)
     try:
-        deadline = time.monotonic() + 120
-        while not named_store.exists(layout.joined(TRAINING, 0, 0)):
-            assert node.ended() is None, node.log()
-            assert time.monotonic() < deadline, node.log()
-            time.sleep(0.05)
+        until(lambda: named_store.exists(layout.joined(TRAINING, 0, 0)) or node.ended() is not None, 120, node.log)
+        assert node.ended() is None, node.log()
     finally:
         node.kill()
     monkeypatch.setenv(STORE_POINTERS, "sqlite:////another")

@@ -137,12 +137,3 @@ def test_opening(step: int, tmp_path: Path) -> None:
 
     check(True)
     assert sweep(lambda: open_store(uri) and None, check, folder, step=step) > 100
-
-
-@pytest.mark.parametrize("path", ["aliases/m/champion", "p"])
-def test_every_draft_is_gone_after_a_good_end(folder_store: Store, tmp_path: Path, path: str) -> None:
-    pointer = folder_store.pointer(path)
-    pointer.swap(pointer.create(1), 2)
-    with pytest.raises(FileExistsError):
-        folder_store.create(path, b"")
-    assert list((tmp_path / "store/.tmp").iterdir()) == []

@@ -20,6 +20,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import comparison, dataset_key, shard
 from tasks.stages.validate import validate
+from tests.support.files import write_files
 from tests.support.shard_rows import rows_in
 from tests.support.tiny import SPEC, write_project
 from training.contamination import worker
@@ -201,11 +202,8 @@ def test_a_long_comparison_reports_that_it_goes_on(
 ) -> None:
     monkeypatch.setattr(worker, "REPORT_S", 0)
     reports: list[int] = []
-
-    def run_here(run: Run, child: Any, request: Any) -> ContaminationReport:
-        return worker.main(request, lambda report: reports.append(report.done))
-
-    monkeypatch.setattr(stage, "run_here", run_here)
+    compare = lambda run, child, request: worker.main(request, lambda report: reports.append(report.done))  # noqa: E731
+    monkeypatch.setattr(stage, "run_here", compare)
     shard.find_or_make(opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]}), None)
     assert reports == list(range(1, len(reports) + 1))
     assert len(reports) > 5  # a block of each shard, the records, and the shards of which rows are dropped
@@ -265,10 +263,8 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
     tmp_path: Path, here: list[str]
 ) -> None:
     folder = tmp_path / "tiny"
-    (folder / "corpus").mkdir(parents=True)
-    for name in ("a", "b"):
-        lines = [f"line {number} of {name}\n" for number in range(20)]
-        (folder / "corpus" / f"{name}.txt").write_text("".join([*lines[:-1], "line 3 of a\n"]))
+    lines = {name: [f"line {number} of {name}\n" for number in range(19)] for name in ("a", "b")}
+    write_files(folder, {f"corpus/{name}.txt": "".join([*lines[name], "line 3 of a\n"]) for name in lines})
     suite = {"name": "corpus", "expectations": [
         {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "min_value": 1, "max_value": 1}},
         {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "text", "regex": "^line"}},

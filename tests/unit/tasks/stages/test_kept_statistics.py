@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -48,21 +48,15 @@ class Checker:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = open_store(str(tmp_path / "store"), {})
         self.run = make_run(self.store)
-        self.new = 0
-        real = file_statistics.scanned
-
-        def scanned(*given: Any) -> Any:
-            self.new += 1
-            return real(*given)
-
-        monkeypatch.setattr(file_statistics, "scanned", scanned)
+        self.scanned = Mock(wraps=file_statistics.scanned)
+        monkeypatch.setattr(file_statistics, "scanned", self.scanned)
 
     def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
-        self.new = 0
+        self.scanned.reset_mock()
         read._FACTS.clear()
         with contract_check.kept_statistics(self.run, asked) as request:
             found = contract_worker.main(request, lambda report: None)
-        return found, self.new
+        return found, self.scanned.call_count
 
 
 @pytest.fixture
@@ -135,10 +129,7 @@ def test_a_part_that_another_user_alone_may_read_is_found_again(
 ) -> None:
     asked = some(request_, 0, 1)
     first, _ = check(asked)
-
-    def refused(*_: Any) -> bytes:
-        raise UsageError("This user may not use contracts/…")
-
+    refused = Mock(side_effect=UsageError("This user may not use contracts/…"))
     monkeypatch.setattr(check.store, "read_sealed", refused)
     assert check(asked) == (first, 2)
 

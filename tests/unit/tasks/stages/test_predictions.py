@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 
-from data_contracts.errors import SpecError
 from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest
 from tasks.run.run import Run, open_run
@@ -116,12 +115,6 @@ def test_with_sensitive_columns_no_prediction_is_shown(tmp_path: Path) -> None:
 def test_a_model_without_predictions_is_one_sentence(tmp_path: Path) -> None:
     _, found = checked(opened(tmp_path, NOT_NULL), {"": torch.zeros(0, 2)})
     assert (found.error.exit_code, found.error.message) == (2, "contract.predictions: the set has no rows.")
-
-
-def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    path = write_project(tmp_path)
-    with pytest.raises(SpecError, match=r"contract\.predictions\.suite: there is no file none\.json"):
-        open_run(read_spec(path, ['contract.predictions={"suite": "none.json"}']), recorded=False)
 
 
 NAN = float("nan")

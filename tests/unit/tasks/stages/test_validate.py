@@ -24,6 +24,7 @@ from tasks.stages import contract_check
 from tasks.stages.contract_check import raw_inputs
 from tasks.stages.stage import StageOutcome
 from tasks.stages.validate import contract_key, make_report, named_by_folders, validate
+from tests.support.files import write_files
 from tests.support.runs import make_run
 from tests.support.tiny import write_rows
 
@@ -171,9 +172,7 @@ def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
 
 
 def test_columns_that_folders_name_are_in_the_plan_and_in_the_key(tmp_path: Path) -> None:
-    for at, fold in enumerate(("train", "val")):
-        (tmp_path / f"d/fold={fold}").mkdir(parents=True)
-        (tmp_path / f"d/fold={fold}/a.csv").write_text(f"x\n{at}\n")
+    write_files(tmp_path, {"d/fold=train/a.csv": "x\n0\n", "d/fold=val/a.csv": "x\n1\n"})
     found = {}
     for taken in (True, False):
         sources = [SourceSpec(uri="d", hive_partitioning=taken)]
