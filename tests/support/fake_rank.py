@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import (
-    CorruptError,
-    Diverged,
     OutOfMemory,
     Preempted,
     StorageUnavailable,
@@ -89,7 +87,6 @@ def report(phase: Any, step: int, *, saving: bool = False) -> None:
         place="forward" if phase == "training" else phase,
         moves=step,
         steps=step,
-        own_s=step * FAKE.get("own_s", {}).get(str(RANK), 0.0),
     )
     FILES.write_report(report)
 
@@ -121,22 +118,14 @@ def fail(kind: str, after: int | None = None) -> None:
     while after is not None and after > max(committed(), default=-1):
         time.sleep(0.02)
     match kind:
-        case "user":
-            raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "bug":
             raise ZeroDivisionError("a bug of ours")
         case "oom":
             raise OutOfMemory("A rank ran out of memory: no more.")
-        case "diverged":
-            raise Diverged("The loss is not a finite number.", details={"samples": [48, 56], "rows": [1, 2]})
-        case "refuses":
-            assert LAUNCH.resume is not None
-            details = {"checkpoint": LAUNCH.resume.ref.uri}
-            raise CorruptError("The checkpoint holds weights that are not finite.", details=details)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        case "user meanwhile":
-            while (first := RankFiles(SCRATCH, 0).report()) is None or not first.saving:
+        case "user" | "user meanwhile":
+            while kind == "user meanwhile" and not ((first := RankFiles(SCRATCH, 0).report()) and first.saving):
                 time.sleep(0.02)
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "slow save":
@@ -157,8 +146,8 @@ def fail(kind: str, after: int | None = None) -> None:
             time.sleep(600)
         case "terminate agent":
             os.kill(os.getppid(), signal.SIGTERM)
-        case "kill node" | "terminate node" | "stop node":
-            number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[kind.split()[0]]
+        case "kill node" | "terminate node":
+            number = signal.SIGKILL if kind == "kill node" else signal.SIGTERM
             os.kill(int(os.environ.get(SUPERVISOR) or parent_of(os.getppid())), number)
         case "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

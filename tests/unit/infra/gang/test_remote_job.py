@@ -17,30 +17,15 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.code_bundle import pack
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
-from infra.gang.node import Start, local
+from infra.gang.node import local
 from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
 from infra.store import Store, layout
 from tests.support.child_module import CHILD, Ask, Told
-from tests.support.scripted_nodes import SilentNode
+from tests.support.scripted_nodes import SilentNode, Slots
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
 URI = layout.remote_job("20260101-000000-abc", "verify-1")
-
-
-class Lobby:
-    """Slots that have to be waited for once."""
-
-    def __init__(self) -> None:
-        self.asked = self.given_back = 0
-
-    def take(self, nodes: int) -> str | None:
-        assert nodes == 1
-        self.asked += 1
-        return "full" if self.asked == 1 else None
-
-    def give_back(self) -> None:
-        self.given_back += 1
 
 
 @pytest.fixture
@@ -58,7 +43,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
         "retry": RetrySpec(),
         "rollcall_timeout_s": 30,
         "start": local(store.uri, {}, URI),
-        "slots": Lobby(),
+        "slots": Slots(full=1),
         "on_progress": lambda progress: None,
         "on_spent": lambda seconds: None,
         **changes,
@@ -68,37 +53,35 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
 
 
 def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
-    lobby, said = Lobby(), list[Progress]()
-    answer = remote_job(store, {"do": "answer"}, code, slots=lobby, on_progress=said.append)
+    slots, said = Slots(full=1), list[Progress]()
+    answer = remote_job(store, {"do": "answer"}, code, slots=slots, on_progress=said.append)
     assert str(Ask.from_json(answer.got).project) == answer.project == answer.cwd
     assert not Path(answer.project).exists(), "the node took its scratch with it"
-    assert (said[0].phase, said[0].sentence) == ("waiting", "full")
-    assert lobby.given_back == 1
-    lease = store.pointer(layout.lease(URI)).read()
-    assert lease.value["released"]
+    assert (said[0].phase, said[0].sentence) == ("waiting", "1 of 2 nodes is free")
+    assert slots.asked == [1, 1, "back"]
+    assert store.pointer(layout.lease(URI)).read().value["released"]
     # Gone on with, the same piece of work is another generation.
     remote_job(store, {"do": "answer"}, code)
     assert [status.generation for status in roster(store, URI)] == [1, 0]
 
 
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
-    lobby = Lobby()
+    slots = Slots()
     with pytest.raises(CorruptError, match="as asked") as caught:
-        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, slots=lobby)
+        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, slots=slots)
     assert caught.value.user_traceback == "Traceback: here"
-    assert lobby.given_back == 1
+    assert slots.asked == [1, "back"]
 
 
-def failing_first(start: Start, kills: int) -> Callable[[int, int], Any]:
-    """Nodes that are killed as soon as they were started, `kills` times."""
-    started = 0
+def failing_first(store: Store) -> Callable[[int, int], Any]:
+    """Nodes of which the first is killed as soon as it was started."""
+    start, left = local(store.uri, {}, URI), [1]
 
     def begin(generation: int, node: int) -> Any:
-        nonlocal started
-        started += 1
         handle = start(generation, node)
-        if started <= kills:
-            handle._process.kill()  # type: ignore[attr-defined]
+        if left:
+            handle._process.kill()
+            left.pop()
         return handle
 
     return begin
@@ -106,8 +89,7 @@ def failing_first(start: Start, kills: int) -> Callable[[int, int], Any]:
 
 def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> None:
     said: list[Progress] = []
-    start = failing_first(local(store.uri, {}, URI), 1)
-    assert remote_job(store, {"do": "answer"}, code, start=start, on_progress=said.append).got
+    assert remote_job(store, {"do": "answer"}, code, start=failing_first(store), on_progress=said.append).got
     assert any("tried again (node_lost)" in progress.sentence for progress in said)
 
 
@@ -122,17 +104,16 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
 
     asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}
     with pytest.raises(KeyboardInterrupt):
-        remote_job(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+        remote_job(store, {}, code, start=failing_first(store), **asked)
     assert used() == {"node_lost": 1}
     with pytest.raises(NodeLost, match=r"and retry\.node_lost = 1 is spent\."):
-        remote_job(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+        remote_job(store, {}, code, start=failing_first(store), **asked)
     assert used() == {}
 
 
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
     spent: list[float] = []
-    start = failing_first(local(store.uri, {}, URI), 1)
-    remote_job(store, {"do": "answer"}, code, start=start, on_spent=spent.append)
+    remote_job(store, {"do": "answer"}, code, start=failing_first(store), on_spent=spent.append)
     with pytest.raises(CorruptError):
         remote_job(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
     lived = [store.read_json(layout.node_exit(URI, number, 0)) for number in (1, 2)]

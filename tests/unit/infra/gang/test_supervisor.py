@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,17 +16,25 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.messages.gang import Launch
+from infra import scratch
 from infra.code_bundle import pack
 from infra.gang import supervisor as node_module
 from infra.gang.node import LocalNode, local
 from infra.gang.supervisor import Publisher, run_node
-from infra.processes.processes import find_marked
+from infra.processes.processes import find_marked, kill_marked, marked_env
 from infra.store import Lease, Store, layout, open_store
 from tests.support.coded import publish
 from tests.support.conducting import TRAINING, steps
 from tests.support.pool import until
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
+
+PARENT = """
+import sys, time
+from infra.gang.node import LocalNode
+node = LocalNode([sys.argv[1], "trainings/k-0", "0", "0"], {}, with_parent=sys.argv[2] == "True")
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -47,9 +57,7 @@ def launch(store: Store) -> Callable[..., None]:
 
 
 def start(store: Store) -> LocalNode:
-    node = local(store.uri, {}, TRAINING)(0, 0)
-    assert isinstance(node, LocalNode)
-    return node
+    return local(store.uri, {}, TRAINING)(0, 0)
 
 
 def join(store: Store) -> dict[str, Any]:
@@ -62,6 +70,19 @@ def meet(store: Store, **changes: Any) -> None:
     """Tell the node that it trains."""
     joined = join(store)
     publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [{**joined, **changes}]})
+
+
+@pytest.fixture
+def trains(store: Store, launch: Callable[..., None]) -> Callable[..., LocalNode]:
+    """Launches a node, and tells it that it trains."""
+
+    def begin(fake: dict[str, Any], **changes: Any) -> LocalNode:
+        launch(fake, **changes)
+        node = start(store)
+        meet(store)
+        return node
+
+    return begin
 
 
 def beats(store: Store) -> list[str]:
@@ -87,7 +108,7 @@ def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.warm(False)  # a fork has imported json
 def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
-    store: Store, launch: Callable[..., None], tmp_path: Path
+    store: Store, trains: Callable[..., LocalNode], tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -95,9 +116,7 @@ def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
     # A folder of this name in the working directory must not hide the real rank, nor a library.
     (project / "json.py").write_text("raise SystemExit('the wrong json')")
     bundle = pack(project, store)
-    launch({}, code=bundle.ref.to_json(), devices=2)
-    node = start(store)
-    meet(store)
+    node = trains({}, code=bundle.ref.to_json(), devices=2)
     assert finished(store, node)[0] == "ended with exit code 0"
     assert steps(store)[0, 1] == list(range(1, 11))
     text = store.read(layout.rank_log(TRAINING, 0, 0, 1)).decode()
@@ -138,10 +157,8 @@ def test_asked_to_leave_before_the_start_it_leaves(store: Store, launch: Callabl
     assert steps(store) == {}
 
 
-def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
-    node = start(store)
-    meet(store)
+def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
     until(lambda: len(steps(store).get((0, 0), [])) == 3, 60)
     os.kill(node.pid, signal.SIGTERM)
     ended, record = finished(store, node)
@@ -151,31 +168,42 @@ def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable
     assert find_marked(mark) == []
 
 
-def test_a_node_that_the_roll_call_goes_on_without_leaves(store: Store, launch: Callable[..., None]) -> None:
-    launch({}, nodes=2)
+# what the node is told, and in the roll-call; how it ends; what it says
+NEVER_TRAIN = {
+    "a roll-call that goes on without it": (
+        {"nodes": 2}, {"node": 1}, "ended with exit code 5", "Generation 0 of trainings/k-0 continues without node 0."
+    ),
+    "ranks that cannot be imported": (
+        {"entry": "tests.support.no_such_rank"}, {},
+        "ended with exit code 1", "No module named tests.support.no_such_rank",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NEVER_TRAIN)
+def test_a_node_that_does_not_train_says_why(case: str, store: Store, launch: Callable[..., None]) -> None:
+    changes, meeting, ends, message = NEVER_TRAIN[case]
+    launch({}, **changes)
     node = start(store)
-    meet(store, node=1)
+    meet(store, **meeting)
     ended, record = finished(store, node)
-    assert ended == "ended with exit code 5"
-    assert record["error"]["message"] == "Generation 0 of trainings/k-0 continues without node 0."
+    assert ended == ends
+    assert message in record["error"]["message"]
     assert steps(store) == {}
 
 
-def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(store: Store, launch: Callable[..., None]) -> None:
+def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(
+    store: Store, trains: Callable[..., LocalNode]
+) -> None:
     faults = [{"generation": 0, "rank": 0, "step": 4, "kind": "slow save"}]
     faults += [{"generation": 0, "rank": 1, "step": 4, "kind": "user meanwhile"}]
-    launch({"faults": faults, "every": 100}, devices=2)
-    node = start(store)
-    meet(store)
-    _, record = finished(store, node)
+    _, record = finished(store, trains({"faults": faults, "every": 100}, devices=2))
     assert record["error"]["cause"] == "user_code"
     assert [one["step"] for one in record["ranks"][0]["report"]["checkpoints"]] == [7]
 
 
-def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"steps": 10_000})
-    node = start(store)
-    meet(store)
+def test_a_cancel_marker_ends_a_node(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"steps": 10_000})
     until(lambda: steps(store), 60)
     store.create_json(layout.cancel(TRAINING, 0), {})
     ended, record = finished(store, node)
@@ -185,10 +213,8 @@ def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], 
 
 
 @pytest.mark.warm(False)
-def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, launch: Callable[..., None], mark: str) -> None:
-    launch({"steps": 10_000}, devices=2)
-    node = start(store)
-    meet(store)
+def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
+    node = trains({"steps": 10_000}, devices=2)
     until(lambda: len(steps(store)) == 2, 60)
     os.kill(node._process.pid, signal.SIGKILL)
     until(lambda: find_marked(mark) == [], 60)
@@ -196,13 +222,38 @@ def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, launch: Calla
     node.kill()
 
 
-def test_a_rank_that_cannot_be_imported_says_why(store: Store, launch: Callable[..., None]) -> None:
-    launch({}, entry="tests.support.no_such_rank")
-    node = start(store)
+@pytest.mark.warm(False)
+@pytest.mark.parametrize("with_parent", [True, False])
+def test_a_node_that_minds_its_parent_ends_with_it_and_another_does_not(
+    with_parent: bool, store: Store, launch: Callable[..., None], mark: str, tmp_path: Path
+) -> None:
+    # Ranks with a process in a session of its own, which no signal reaches.
+    launch({"steps": 5, "faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]})
+    command = [sys.executable, "-c", PARENT, store.uri, str(with_parent)]
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    parent = subprocess.Popen(command, env=marked_env(mark, {"TMPDIR": str(tmp)}), start_new_session=True)
     meet(store)
-    ended, record = finished(store, node)
-    assert ended == "ended with exit code 1"
-    assert "No module named tests.support.no_such_rank" in record["error"]["message"]
+    # Parent, supervisor, torchrun, rank, and what the rank started.
+    until(lambda: len(find_marked(mark)) >= 5, 60)
+    parent.kill()
+    parent.wait()
+    if with_parent:
+        until(lambda: not find_marked(mark), 60)
+    else:
+        count = len(beats(store))
+        until(lambda: len(beats(store)) >= count + 4, 60)
+        assert len(find_marked(mark)) >= 4
+    # The folder with the copy of the project goes with the next that makes one on this machine, once nothing uses it.
+    [left] = tmp.iterdir()
+    os.utime(left / scratch.NOTE, (0, 0))
+    scratch.make("test").close()
+    if not with_parent:
+        assert left.exists()
+        kill_marked(mark)
+    # The kernel closes a process's files, and so frees the folder's lock, a moment after its environment is gone.
+    until(lambda: scratch.make("test").close() or not left.exists(), 60)
+    assert list(tmp.iterdir()) == []
 
 
 def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[..., None]) -> None:
