@@ -7,14 +7,11 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
-import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,9 @@ import pytest
 
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
+from tests.support.processes import a_process
 from tests.support.speed.children import import_path
+from tests.support.stub_server import serving
 from tests.support.tiny import trainwright
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
@@ -113,39 +112,21 @@ def failed(place: Place) -> tuple[int, list[str]]:
     return done.returncode, [one["problem"] for one in json.loads(done.stdout)["checks"] if not one["ok"]]
 
 
-class Healthy(BaseHTTPRequestHandler):
-    """Says of itself what a Prefect server would."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"true")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_a_stranger_with_the_pid_and_on_the_port_is_neither_used_nor_killed(place: Place) -> None:
     place.ask(ENSURE)
     place.ask(STOP)
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as stranger:
-        threading.Thread(target=stranger.serve_forever, daemon=True).start()
-        theirs = f"http://127.0.0.1:{stranger.server_port}/api"
+    # The stranger says of its health what a Prefect server says.
+    with a_process() as sleeper, serving(lambda asked: (200, True)) as (address, _):
+        theirs = f"{address}/api"
         place.forget(pid=sleeper.pid, url=theirs)
         assert healthy(theirs)
-        try:
-            assert place.ask(STATUS) is None
-            assert place.ask(STOP) is None
-            ours = place.ask(ENSURE)
-            assert ours["started"]
-            assert ours["url"] != theirs
-            assert place.state()["pid"] != sleeper.pid
-            assert is_alive(sleeper.pid)
-        finally:
-            sleeper.kill()
-            sleeper.wait()
-            stranger.shutdown()
+        assert place.ask(STATUS) is None
+        assert place.ask(STOP) is None
+        ours = place.ask(ENSURE)
+        assert ours["started"]
+        assert ours["url"] != theirs
+        assert place.state()["pid"] != sleeper.pid
+        assert is_alive(sleeper.pid)
 
 
 def test_many_clients_at_once_wait_for_each_other(place: Place) -> None:

@@ -16,8 +16,9 @@ from infra.code_bundle import ROOMS
 from tasks.stages import dask_cluster
 from tasks.stages.shard import ON_CLUSTER
 from tests.support.approved import approve_here
-from tests.support.dask_cluster import Cluster, ended, free_port, runs, wait_for
+from tests.support.dask_cluster import Cluster, ended, runs, wait_for
 from tests.support.tiny import write_project, write_rows
+from tests.support.waiting import free_port
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import psutil
 
 from tests.support.approved import approve_here
 from tests.support.speed.children import import_path
+from tests.support.waiting import free_port
 
 # One stage alone, once for each line of overrides. A line for each: the id of what it made, or how it failed.
 RUNS = """
@@ -37,12 +37,6 @@ for overrides in sys.argv[3:]:
         answer = {"error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
     print(json.dumps(answer))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Cluster:
@@ -114,8 +108,8 @@ def ended(run: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.1)  # to look at all processes takes as long

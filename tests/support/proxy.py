@@ -7,7 +7,6 @@ import re
 import socket
 import ssl
 import subprocess
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 
 from infra.orchestrator import team_server
 from infra.orchestrator.team_server import ROLES, rules
+from tests.support.waiting import listens, until
 
 _LISTED: dict[str, Any] = tomllib.loads(Path(team_server.__file__).with_name("proxy_paths.toml").read_text())
 _PAGES = _LISTED.pop("pages")
@@ -38,13 +38,6 @@ def role_of(asked: str) -> str:
 def may(role: str, least: str) -> bool:
     """Whether a role may do what another may, too."""
     return role in ROLES and least in ROLES[: ROLES.index(role) + 1]
-
-
-def free_port() -> int:
-    """A port of loopback that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager
@@ -70,20 +63,11 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
     with (folder / "nginx.txt").open("wb") as output:
         process = subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")], stdout=output, stderr=output)
     try:
-        until = time.monotonic() + 30
-        while not _listens(port):
-            assert process.poll() is None, (folder / "nginx.txt").read_text()
-            assert time.monotonic() < until, "nginx does not start"
-            time.sleep(0.02)
+        until(lambda: listens(port), 30, (folder / "nginx.txt").read_text)
         yield
     finally:
         process.terminate()
         process.wait(timeout=120)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Notes(ThreadingHTTPServer):
