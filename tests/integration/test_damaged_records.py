@@ -119,7 +119,7 @@ class Reading:
             "checkpoints": lambda: main(["checkpoints", self.run_id, *where]),
             "logs": lambda: main(["logs", self.run_id, *where]),
             "resume": lambda: self.answer(
-                lambda: "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
+                lambda: "\n".join(one.line for one in plan_resumed(reopen_run(self.run_id, str(root)), stages()))
             ),
             "open": lambda: self.answer(
                 lambda: open_run(read_spec(self.spec), store_uri=str(root), options=RunOptions(key="k")).run_id
@@ -133,9 +133,6 @@ class Reading:
     @property
     def store(self) -> Store:
         return open_store(str(self.root), create=False)
-
-    def reopened(self) -> Run:
-        return reopen_run(self.run_id, str(self.root))
 
     def opened(self) -> Run:
         return open_run(read_spec(self.spec), store_uri=str(self.root), recorded=False)
@@ -172,9 +169,8 @@ class Reading:
 
 
 @pytest.fixture
-def reading(made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Reading:
+def reading(made: Run, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Reading:
     """Readers of a copy of the store."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     shutil.copytree(made.store.uri, tmp_path / "store")
     return Reading(made, tmp_path / "store", capsys)
 
@@ -225,10 +221,6 @@ def test_damage_is_exit_code_6_in_one_sentence(reading: Reading) -> None:
     assert wrong == []
 
 
-def bits_of(data: bytes, every: bool) -> range:
-    return range(0, 8 * len(data), 1 if every else max(1, 8 * len(data) // 60))
-
-
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=[pytest.mark.sweep, pytest.mark.timeout(7200)])])
 def test_no_flipped_bit_is_believed(reading: Reading, every: bool) -> None:
     store, believed, tried, unnamed = reading.store, list[Any](), 0, list[Any]()
@@ -236,7 +228,7 @@ def test_no_flipped_bit_is_believed(reading: Reading, every: bool) -> None:
         file = reading.root / path
         whole = file.read_bytes()
         pointer = isinstance(json.loads(whole).get("version"), int) and "value" in json.loads(whole)
-        for bit in bits_of(whole, every):
+        for bit in range(0, 8 * len(whole), 1 if every else max(1, 8 * len(whole) // 60)):
             tried += 1
             overwrite(file, flipped(whole, bit))
             try:
@@ -510,9 +502,8 @@ class Acting(Asking):
 
 
 @pytest.fixture
-def moving(tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> Acting:
+def moving(home: Path, tmp_path: Path, capfd: Capture) -> Acting:
     """Commands on a model of three versions, of which one was rolled back."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     signed = SignedStore(tmp_path / "signed", None)
     for move in (lambda: signed.promote(1), lambda: signed.promote(2), signed.back, lambda: signed.promote(3)):
         move()

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import httpx
 import pytest
 
 from tests.support.digits import EPOCHS, change_yaml
-from tests.support.pool import api_client, password_in
+from tests.support.files import copy_tracked
+from tests.support.pool import FINAL, Site, password_in, until
 from tests.support.speed.children import of_copy
 from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import trainwright
@@ -36,7 +36,7 @@ class Checkout:
 
     folder: Path
     own: dict[str, str]
-    api: httpx.Client
+    site: Site
 
     @property
     def env(self) -> dict[str, str]:
@@ -55,52 +55,31 @@ class Checkout:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def ask(self, path: str, body: Any = None, method: str = "POST") -> Any:
-        """The server's answer; asked again while its SQLite database is locked, as Prefect's own client does."""
-        while (answer := self.api.request(method, path, json=body or {})).status_code == 503:
-            time.sleep(0.2)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
-
     def deployment(self, name: str) -> dict[str, Any]:
-        return self.ask(f"/deployments/name/retrain/{name}", method="GET")
+        return self.site.ask(f"/deployments/name/retrain/{name}", method="GET")
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first flow run that was begun and is as `wanted`."""
-        deadline = time.monotonic() + PATIENCE_S
-        begun = {"state": {"type": {"not_any_": ["SCHEDULED"]}}}
-        while True:
-            runs = self.ask("/flow_runs/filter", {"flow_runs": begun})
-            if found := next(filter(wanted, runs), None):
-                return found
-            assert time.monotonic() < deadline, [(run["name"], run["state"]) for run in runs]
-            time.sleep(0.5)
+
+        def begun() -> list[dict[str, Any]]:
+            asked = {"flow_runs": {"state": {"type": {"not_any_": ["SCHEDULED"]}}}}
+            return list(self.site.ask("/flow_runs/filter", asked))
+
+        return dict(until(lambda: next(filter(wanted, begun()), None), PATIENCE_S, begun))
 
     def ended(self, run: dict[str, Any], times: int = 1) -> dict[str, Any]:
         """The flow run once it has been executed `times` times and has its final state."""
-        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         return self.wait_for(
-            lambda now: now["id"] == run["id"] and now["run_count"] >= times and now["state"]["type"] in final
+            lambda now: now["id"] == run["id"] and now["run_count"] >= times and now["state"]["type"] in FINAL
         )
 
     def told(self, run: dict[str, Any]) -> str:
         """What a person would look at if a flow run ended otherwise than expected: its states and its log."""
-        states = self.api.request("GET", "/flow_run_states/", params={"flow_run_id": run["id"]}).json()
-        lines = self.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC"})
+        states = self.site.api.request("GET", "/flow_run_states/", params={"flow_run_id": run["id"]}).json()
+        lines = self.site.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC"})
         found = [(one["timestamp"], f"{one['name']}: {one['message']}") for one in states]
         found += [(one["timestamp"], one["message"]) for one in lines]
         return "\n".join(" ".join(one) for one in sorted(found)[-60:])
-
-
-def clone(repository: Path, folder: Path) -> None:
-    """What git knows of, changed or not, and what git is not told to ignore."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-zco", "--exclude-standard"], cwd=repository, check=True, capture_output=True, text=True
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (repository / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(repository / name, folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +87,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path, repo
     place = tmp_path_factory.mktemp("deployed")
     put_new_database(place / "home", shared_folder)
     folder = place / "a clone"
-    clone(repository, folder)
+    copy_tracked(repository, folder)
     subprocess.run([sys.executable, str(folder / "examples/digits/prepare.py")], check=True, timeout=120)
     change_yaml(folder / "examples/digits/lightning.yaml", ["trainer", "max_epochs"], EPOCHS)
     own = {"TRAINWRIGHT_HOME": str(place / "home"), **of_copy(folder)}
     try:
         up = trainwright("up", "--json", cwd=folder, env=own)
         assert up.returncode == 0, up.stderr
-        with api_client(json.loads(up.stdout)["api"], password_in(place / "home")) as api:
-            made = Checkout(folder, own, api)
-            made.prefect("deploy", "--all")
-            yield made
+        made = Checkout(folder, own, Site(json.loads(up.stdout)["api"], place, password_in(place / "home")))
+        made.prefect("deploy", "--all")
+        yield made
+        made.site.api.close()
     finally:
         trainwright("down", cwd=folder, env=own)
 
@@ -168,13 +147,13 @@ def test_a_spec_of_any_repository_is_deployed_and_a_pool_without_a_worker_is_nam
     assert forms[0] == forms[1]
     assert [one["schedule"]["cron"] for one in known["schedules"]] == ["0 3 * * *"]
 
-    checkout.ask("/work_pools/", {"name": "idle", "type": "process"})
+    checkout.site.ask("/work_pools/", {"name": "idle", "type": "process"})
     alone = trainwright("deploy", spec, "--name", "alone", "--pool", "idle", "--start", **asked)
-    begun = checkout.ask("/flow_runs/count", {"deployments": {"name": {"any_": ["alone"]}}})
+    begun = checkout.site.ask("/flow_runs/count", {"deployments": {"name": {"any_": ["alone"]}}})
     assert (alone.returncode, begun) == (5, 0)
     assert "No worker of the work pool idle is online" in alone.stderr
     for name in ("theirs", "alone"):
-        checkout.ask(f"/deployments/{checkout.deployment(name)['id']}", method="DELETE")
+        checkout.site.ask(f"/deployments/{checkout.deployment(name)['id']}", method="DELETE")
 
 
 def test_a_run_from_the_command_line_is_promoted(checkout: Checkout, on_demand: dict[str, Any]) -> None:
@@ -191,7 +170,7 @@ def test_people_recognise_what_they_see(checkout: Checkout, on_demand: dict[str,
     assert {"trainwright", "team:examples"} <= set(on_demand["tags"])
     assert on_demand["parameters"] == {"spec": SPEC}
     of_run = {"flow_runs": {"id": {"any_": [on_demand["id"]]}}}
-    tasks = checkout.ask("/task_runs/filter", {**of_run, "sort": "EXPECTED_START_TIME_ASC"})
+    tasks = checkout.site.ask("/task_runs/filter", {**of_run, "sort": "EXPECTED_START_TIME_ASC"})
     assert [task["name"] for task in tasks] == [f"{stage} digits" for stage in STAGES]
     for task, stage in zip(tasks, STAGES, strict=True):
         assert {"team:examples", f"stage:{stage}"} <= set(task["tags"])
@@ -199,7 +178,7 @@ def test_people_recognise_what_they_see(checkout: Checkout, on_demand: dict[str,
     names = {task["id"]: task["name"].partition(" ")[0] for task in tasks}
     edges = [sorted({names[one["id"]] for each in task["task_inputs"].values() for one in each}) for task in tasks]
     assert edges == [[], ["validate"], ["shard"], ["train"], ["shard", "verify"], ["evaluate", "shard", "verify"]]
-    pages = {page["key"]: page["data"] for page in checkout.ask("/artifacts/filter", of_run)}
+    pages = {page["key"]: page["data"] for page in checkout.site.ask("/artifacts/filter", of_run)}
     assert pages.keys() == {
         f"digits-{stage}" for stage in [*STAGES, "report", "shard-progress", "train-progress", "gang"]
     }
@@ -214,8 +193,7 @@ def test_a_flow_run_that_is_executed_twice_is_one_run(turn: int, checkout: Check
     store = checkout.folder / "examples/digits/.trainwright"
     before = reports(store)
     executions = checkout.ended(on_demand)["run_count"]
-    again = {"type": "SCHEDULED", "name": "AwaitingRetry"}
-    checkout.ask(f"/flow_runs/{on_demand['id']}/set_state", {"state": again, "force": True})
+    checkout.site.execute_again(on_demand)
     ended = checkout.ended(on_demand, times=executions + 1)
     assert ended["state"]["name"] == "Promoted", checkout.told(on_demand)
     assert reports(store) == before
@@ -248,7 +226,7 @@ def test_a_ci_job_waits_for_a_deployment_and_gets_its_report(
 def test_a_remote_run_that_somebody_else_cancels_and_one_whose_job_is_cancelled(
     checkout: Checkout, on_demand: dict[str, Any]
 ) -> None:
-    checkout.ask("/work_pools/trainwright", {"is_paused": True}, "PATCH")
+    checkout.site.ask("/work_pools/trainwright", {"is_paused": True}, "PATCH")
     command = [sys.executable, "-m", "flows.cli", "ci", SPEC, "--deployment", "digits", "--key"]
     jobs = [
         subprocess.Popen([*command, key], cwd=checkout.folder, env=checkout.env, stderr=subprocess.PIPE, text=True)
@@ -257,21 +235,21 @@ def test_a_remote_run_that_somebody_else_cancels_and_one_whose_job_is_cancelled(
     try:
         by_key: dict[str, dict[str, Any]] = {}
         while len(by_key) < 2:
-            runs = checkout.ask("/flow_runs/filter", {"flow_runs": {"tags": {"all_": ["trainwright-ci"]}}})
+            runs = checkout.site.ask("/flow_runs/filter", {"flow_runs": {"tags": {"all_": ["trainwright-ci"]}}})
             by_key = {run["parameters"]["key"]: run for run in runs if "key" in run["parameters"]}
             assert all(job.poll() is None for job in jobs)
             time.sleep(0.2)
-        checkout.ask(f"/flow_runs/{by_key['theirs']['id']}/set_state", {"state": {"type": "CANCELLING"}})
+        checkout.site.ask(f"/flow_runs/{by_key['theirs']['id']}/set_state", {"state": {"type": "CANCELLING"}})
         jobs[1].terminate()
         said = [job.communicate(timeout=60)[1] for job in jobs]
         assert [job.returncode for job in jobs] == [130, 130], said
         name = by_key["theirs"]["name"]
         assert f"The remote run {name} was cancelled in Prefect, and not by this job." in said[0]
-        assert checkout.ask(f"/flow_runs/{by_key['mine']['id']}", method="GET")["state"]["type"] == "CANCELLED"
+        assert checkout.site.ask(f"/flow_runs/{by_key['mine']['id']}", method="GET")["state"]["type"] == "CANCELLED"
     finally:
         for job in jobs:
             job.kill()
-        checkout.ask("/work_pools/trainwright", {"is_paused": False}, "PATCH")
+        checkout.site.ask("/work_pools/trainwright", {"is_paused": False}, "PATCH")
 
 
 def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None:
@@ -283,9 +261,9 @@ def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None
         "active": True,
         "parameters": {"store": str(tmp_path)},
     }
-    (schedule,) = checkout.ask(path, [wanted])
+    (schedule,) = checkout.site.ask(path, [wanted])
     begun = checkout.wait_for(lambda run: run["auto_scheduled"] and "spec" in run["parameters"])
-    checkout.ask(f"{path}/{schedule['id']}", method="DELETE")
+    checkout.site.ask(f"{path}/{schedule['id']}", method="DELETE")
     ended = checkout.ended(begun)
     assert ended["state"]["name"] == "Promoted", ended["state"]
     triggers = [(report["verdict"], report["trigger"]) for report in reports(tmp_path)]

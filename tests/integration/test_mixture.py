@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.store import open_store
-from tests.support.tiny import SPEC, answer, trainwright, write_project
+from tests.support.tiny import SPEC, answer, succeed, trainwright, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -79,9 +79,7 @@ def test_each_dataset_comes_by_its_weight_and_whole_in_each_of_its_passes(projec
     assert trainwright("run", other).returncode in (0, 4)
     assert trainwright("validate", spec).returncode == 0
     dataset = answer(trainwright("shard", spec, "--json"))["handoff"]
-    done = trainwright("train", spec, "--json")
-    assert done.returncode == 0, done.stderr
-    checkpoint = answer(done)["handoff"]
+    checkpoint = answer(succeed("train", spec, "--json"))["handoff"]
     seen = [
         number for line in (spec.parent.parent / "tiny.seen").read_text().splitlines() for number in json.loads(line)
     ]
@@ -102,11 +100,9 @@ def test_each_dataset_comes_by_its_weight_and_whole_in_each_of_its_passes(projec
         assert all(set(one) <= first[-1] for one in passes[1:])
     assert len(first[0]) == rows[0]
     for verb in ("verify", "evaluate"):
-        done = trainwright(verb, spec)
-        assert done.returncode == 0, done.stderr
+        succeed(verb, spec)
     # A dataset that is named by its address is the one that its pipeline's name stood for: the same training.
-    again = trainwright("train", spec, "--set", f"train.loader.mixture.datasets.books={books_uri}")
-    assert again.returncode == 0, again.stderr
+    again = succeed("train", spec, "--set", f"train.loader.mixture.datasets.books={books_uri}")
     assert "reused" in again.stderr + again.stdout
 
 

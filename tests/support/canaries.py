@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from tests.support.files import write_files
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
 
 STAGES = ("validate", "shard", "train", "verify", "evaluate")
@@ -193,7 +194,9 @@ class Scene:
 
         Left out is what is meant to hold rows, and the bundles of code, which have a test of their own.
         """
-        found = [f"{what} in the output of {text[:40]!r}" for text in self.outputs for what in self._in(text.encode())]
+        found = [
+            f"{what} in the output of {text[:40]!r}" for text in self.outputs for what in self.seen_in(text.encode())
+        ]
         for path in files(self.machine, *roots):
             if not (SHARDS.search(str(path)) or is_withheld(path) or path.is_relative_to(self.store / "code")):
                 found += [f"{what} in {path}" for what in self.held_by(path)]
@@ -202,13 +205,9 @@ class Scene:
     def held_by(self, path: Path) -> list[str]:
         """The canaries in a file or its name."""
         try:
-            return list(self._in(path.read_bytes() + str(path).encode()))
+            return list(self.seen_in(path.read_bytes() + str(path).encode()))
         except FileNotFoundError:  # gone meanwhile
             return []
-
-    def seen_in(self, processes: bytes) -> list[str]:
-        """The canaries in what is known about processes."""
-        return list(self._in(processes))
 
     def withheld(self, said: str) -> str:
         """The full text that a sentence names by its path."""
@@ -218,7 +217,8 @@ class Scene:
         assert is_withheld(path)
         return path.read_text()
 
-    def _in(self, data: bytes) -> Iterator[str]:
+    def seen_in(self, data: bytes) -> Iterator[str]:
+        """The canaries in these bytes."""
         for what, token in self.tokens.items():
             at = data.find(token.encode())
             if at >= 0:
@@ -226,18 +226,20 @@ class Scene:
 
     def _write(self) -> None:
         write_project(self.project)
-        (self.project / ".gitignore").write_text("\n".join(IGNORED))
-        for name in IGNORED:
-            token = self.tokens[f"file {name}"]
-            (self.project / name).write_text(f"TOKEN={token}\n" if name == ".env" else json.dumps({"token": token}))
-        (self.project / "faults.py").write_text(FAULTS.format(fault=str(self.fault)))
-        (self.project / "clean.py").write_text(CLEAN)
-        (self.project / "score.py").write_text(SCORE)
         model = MODEL.replace("import torch\n", "import torch\n\nimport faults\n", 1)
         model = model.replace("        x, y = batch\n        loss =", _STEP, 1).replace(
             "x, y = batch", "x, y, _ = batch"
         )
-        (self.project / "net.py").write_text(model.replace("return self.net(x)", _FORWARD))
+        files = {
+            ".gitignore": "\n".join(IGNORED),
+            ".env": f"TOKEN={self.tokens['file .env']}\n",
+            "secrets.json": json.dumps({"token": self.tokens["file secrets.json"]}),
+            "faults.py": FAULTS.format(fault=str(self.fault)),
+            "clean.py": CLEAN,
+            "score.py": SCORE,
+            "net.py": model.replace("return self.net(x)", _FORWARD),
+        }
+        write_files(self.project, files)
         self._write_rows()
         metric = SPEC["evaluate"]["metrics"]["accuracy"]
         spec = {
@@ -263,21 +265,24 @@ class Scene:
             day = f"2026-01-{number % 28 + 1:02d}"
             lines.append([str(one) for one in (number, name, account, day, a, b, c, int(a + b > c))])
         text = "\n".join(",".join(line) for line in lines) + "\n"
-        (self.project / "rows.csv").write_text(text)
         # What Arrow cannot read, each in another way.
         name, account = self.tokens["column name"], self.tokens["column account"]
-        (self.project / "long.csv").write_text(f"{text}600,{name},{account},2026-01-01,0,0,0,1,{name},{name}\n")
-        (self.project / "quote.csv").write_text(f'{text}600,"{name},{account},2026-01-01,0,0,0,1\n')
-        (self.project / "latin.csv").write_bytes(text.encode() + f"600,{name}\xe9,1,,0,0,0,1\n".encode("latin-1"))
-        (self.project / "headless.csv").write_text(text.partition("\n")[2])
         twice = [[line[1], *line] for line in lines[1:]]
-        (self.project / "twice.csv").write_text("\n".join(map(",".join, twice)) + "\n")
-        (self.project / "text-1.csv").write_text(text)
-        (self.project / "text-2.csv").write_text(f"{','.join(head)}\n600,x,{name},2026-01-01,0,0,0,1\n")
         records = [dict(zip(head, line, strict=True)) for line in lines[1:]]
         records[300]["name"] = {name: 1}
-        (self.project / "mixed.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
-        (self.project / "broken.jsonl").write_text(f'{{"name": "{name}"}}\n{{"name": {name}}}\n')
+        files: dict[str, str | bytes] = {
+            "rows.csv": text,
+            "long.csv": f"{text}600,{name},{account},2026-01-01,0,0,0,1,{name},{name}\n",
+            "quote.csv": f'{text}600,"{name},{account},2026-01-01,0,0,0,1\n',
+            "latin.csv": text.encode() + f"600,{name}\xe9,1,,0,0,0,1\n".encode("latin-1"),
+            "headless.csv": text.partition("\n")[2],
+            "twice.csv": "\n".join(map(",".join, twice)) + "\n",
+            "text-1.csv": text,
+            "text-2.csv": f"{','.join(head)}\n600,x,{name},2026-01-01,0,0,0,1\n",
+            "mixed.jsonl": "\n".join(map(json.dumps, records)) + "\n",
+            "broken.jsonl": f'{{"name": "{name}"}}\n{{"name": {name}}}\n',
+        }
+        write_files(self.project, files)
         table = pa.table({"name": [f"{name}-{row}" for row in range(600)], "id": range(600)})
         pq.write_table(table, self.project / "page.parquet", compression="none", use_dictionary=False)
         whole = bytearray((self.project / "page.parquet").read_bytes())

@@ -14,9 +14,7 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,8 @@ import torch
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
+from tests.support.files import write_files
+from tests.support.strace import traced
 from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = "trainings/k-0"
@@ -77,15 +77,7 @@ class Scene:
         """Save under strace; the exit code."""
         child = self.forked(stopped=True)
         os.waitpid(child, os.WUNTRACED)
-        command = ["strace", "-f", "-y", "-qq", "-s", "0", "-p", str(child), "-o", str(log), *options]
-        strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
-            assert strace.poll() is None, "strace did not attach"
-            time.sleep(0.002)
-        os.kill(child, signal.SIGCONT)
-        _, status = os.waitpid(child, 0)
-        strace.wait()
-        return os.waitstatus_to_exitcode(status)
+        return os.waitstatus_to_exitcode(traced(child, "-y", "-s", "0", "-o", str(log), *options))
 
     def reset(self) -> None:
         """As before the save."""
@@ -179,10 +171,9 @@ class Disk:
     def after_power_loss(self, target: Path, whole: dict[int, bytes], *, names_last: bool) -> None:
         """Lay out what is left: of each file what was synced; of the names those that were, or all."""
         shutil.rmtree(target, ignore_errors=True)
-        for name, inode in (self.names if names_last else self.lasting).items():
-            path = target / Path(name).relative_to(self.root)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(whole.get(inode, b"")[: self.synced.get(inode, 0)])
+        left = (self.names if names_last else self.lasting).items()
+        synced = {name: whole.get(inode, b"")[: self.synced.get(inode, 0)] for name, inode in left}
+        write_files(target, {os.path.relpath(name, self.root): data for name, data in synced.items()})
 
 
 LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)")
