@@ -19,7 +19,7 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 323,
     "product statements": 45_000,
-    "test statements": 46_100,
+    "test statements": 45_000,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
