@@ -361,7 +361,7 @@ class Launch(Message, extra="ignore"):
         left_out: hosts that take no part because they failed too often.
         heartbeat_s: interval of the nodes' heartbeats and the ranks' reports; `poll_s`: of all other checks.
         silence_s: a node without heartbeats for so long is lost. The other nodes then have 3 s to report what they
-            know: 15 s in all.
+            know: 15 s in all. A process that runs on the conductor's machine has five times as long.
         lease_silence_s: nodes end when the conductor's lease stands still for so long.
         hang_s: a rank without progress for so long is hung; `stall_s`: the same before its first step and while a
             checkpoint is saved.

@@ -63,6 +63,8 @@ SETTLE_S = 3.0
 REGATHER_S = 15.0
 # The nodes of a hung generation get this long to save their ranks' stacks.
 STACKS_S = 8.0
+# A node whose process runs on this machine may be silent this many times longer: the machine is busy.
+BUSY_TIMES = 5
 WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0
 
@@ -619,13 +621,15 @@ class Generation:
                 self.activity.take_in(number, last)
             if last is not None or ended is not None:
                 node.released = time.monotonic()
-            silence_s = self.launch.silence_s
+            silent_s, silence_s = time.monotonic() - node.heard, self.launch.silence_s
+            if silent_s > silence_s and node.handle.runs_here():
+                silence_s *= BUSY_TIMES
             if ended is not None and last is None:
                 details = {"node": number, "log": node.handle.log()}
                 # Prefect's text about a run ends with a full stop of its own.
                 sentence = f"The supervisor of {self.members.called(number)} {ended.rstrip('. ')}."
                 node.lost = NodeLost(sentence, details=details)
-            elif last is None and node.joined is not None and time.monotonic() - node.heard > silence_s:
+            elif last is None and node.joined is not None and silent_s > silence_s:
                 sentence = f"{self.members.called(number).capitalize()} has published no heartbeat for {silence_s:g} s."
                 node.lost = NodeLost(sentence, details={"node": number, "silent": True})
             # Set last, so that all of this is repeated if the store becomes unreachable in between.

@@ -27,6 +27,9 @@ class Handle(Protocol):
     def ended(self) -> str | None:
         """How the node's supervisor ended, as the end of a sentence (`ended with exit code 1`); None while it runs."""
 
+    def runs_here(self) -> bool:
+        """Whether it is a running process of this machine: then its silence may only say that the machine is busy."""
+
     def log(self) -> str:
         """The end of what the supervisor printed."""
 
@@ -104,6 +107,10 @@ class LocalNode:
     def is_stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP) and so handles no signal."""
         return state(self.pid) == "T"
+
+    def runs_here(self) -> bool:
+        """Whether it runs, and is not stopped."""
+        return self.ended() is None and not self.is_stopped
 
     def log(self) -> str:
         """The end of what the process printed."""

@@ -168,6 +168,10 @@ class PoolNode:
         state = self._gang._watch.state(self._run.id)
         return f"ended as {self._said()}" if state is not None and state.is_final() else None
 
+    def runs_here(self) -> bool:
+        """Always False: its worker may be anywhere."""
+        return False
+
     def status(self) -> str:
         """What Prefect says of the run."""
         return f"its run {self._run.name!r} is {self._said()}"

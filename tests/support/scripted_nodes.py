@@ -26,6 +26,9 @@ class SilentNode:
     def ended(self) -> str | None:
         return None
 
+    def runs_here(self) -> bool:
+        return False
+
     def log(self) -> str:
         return self._printed
 

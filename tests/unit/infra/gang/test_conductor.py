@@ -203,6 +203,6 @@ def test_the_time_that_a_store_takes_to_answer_is_not_a_nodes_silence(
 
     monkeypatch.setattr(store, "read_json", tried_again)
     monkeypatch.setattr(members, "SLOW_S", 0.5)
-    outcome = run(store, {"steps": 40, "step_s": 0.05}, launch={"silence_s": 1.0})
+    outcome = run(store, {"steps": 40, "step_s": 0.05}, launch={"silence_s": 0.2})
     assert slow == [0]
     assert outcome.generations == 1

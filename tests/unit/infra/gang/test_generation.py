@@ -267,3 +267,13 @@ def test_a_node_that_is_silent_when_connections_break_is_waited_for(
         generation._follow()
     assert raised.value.message.startswith(cause)
     assert raised.value.details["node"] == node
+
+
+@pytest.mark.parametrize(("runs", "silence_s"), [(False, 12), (True, 60)])
+def test_a_process_of_this_machine_may_be_silent_longer(
+    runs: bool, silence_s: int, generation: Generation, times: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(generation, "ab")
+    monkeypatch.setattr(SilentNode, "runs_here", lambda self: runs)
+    with pytest.raises(NodeLost, match=f"no heartbeat for {silence_s} s"):
+        generation._follow()
