@@ -40,7 +40,7 @@ from infra.stopping import STOP_FILE
 from infra.telemetry import prefect_env
 
 QUERY_S = 1
-ONLINE_TIMEOUT_S = 60.0
+ONLINE_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
 # A cancelled flow run ends its gang and reports; after this time it is killed.
 CANCEL_GRACE_S = 30.0

@@ -355,7 +355,7 @@ def test_the_whole_line_runs_on_pools_with_lightning_and_its_own_packages(
         {
             "store": {"uri": bucket.uri, "storage_options": bucket.storage_options},
             "environment": {"file": "requirements.txt", "wheels": str(site.wheels)},
-            "train": {**SPEC["train"], **there, "strategy": "ddp", "nodes": 2},
+            "train": {**SPEC["train"], **there, "strategy": "ddp", "nodes": 2, "rollcall_timeout_s": 400},
             "verify": there,
             "evaluate": {**SPEC["evaluate"], **there},
         },
