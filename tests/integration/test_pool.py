@@ -236,7 +236,8 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
     turn: int, site: Site, tmp_path: Path
 ) -> None:
     """It cannot see that it was given up: it is stopped until its successors have trained on."""
-    gang = Conductor(site, tmp_path / "a", "gpu", {"steps": 80, "step_s": 0.1}, nodes=2, launch={"silence_s": 600})
+    fake = {"steps": 80, "step_s": 0.1, "until": str(tmp_path / "go")}
+    gang = Conductor(site, tmp_path / "a", "gpu", fake, nodes=2, launch={"silence_s": 600})
     gang.said(lambda line: line.get("checkpoint_step", 0) >= 5)
     run = site.runs(gang.store)[turn % 2]
     asleep = processes_of(site, run)
@@ -253,6 +254,7 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
     finally:
         for pid in alive(asleep):
             os.kill(pid, signal.SIGCONT)
+    (tmp_path / "go").touch()
     assert gang.trained() == (80, 2)
     until(lambda: not alive(asleep), 120)
     taken = gang.steps()
