@@ -59,6 +59,8 @@ ANY_SERVER = {
 
 
 REACH_TIMEOUT_S = 5.0
+# Where nobody asks again: on a busy machine, a server that listens may be silent for a while.
+ANSWER_TIMEOUT_S = 30.0
 # The most that a Prefect server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
 MOST_ITEMS = 200
 # Between two questions of one who waits for something on the server.
@@ -116,7 +118,7 @@ def reach(url: str, where: str) -> Server:
     try:
         with (
             client_retries(0),
-            get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
+            get_client(sync_client=True, httpx_settings=client_settings(ANSWER_TIMEOUT_S)) as client,
         ):
             if problem := client.api_healthcheck():
                 raise problem
@@ -153,8 +155,8 @@ def auth_string() -> str | None:
 
 
 @contextlib.contextmanager
-def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
-    """A client that gives up soon on a silent server.
+def asking(retries: int = 0, timeout_s: float | None = None) -> Iterator[SyncPrefectClient]:
+    """A client that gives up soon on a silent server: after `timeout_s`, by default REACH_TIMEOUT_S.
 
     Raises:
         StorageUnavailable: no server is known here. Prefect would start one of its own, which takes seconds, has no
@@ -170,7 +172,7 @@ def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
         )
     with (
         client_retries(retries),
-        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
+        get_client(sync_client=True, httpx_settings=client_settings(timeout_s or REACH_TIMEOUT_S)) as client,
     ):
         yield client
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infra.files import replace_private, replace_text
 from infra.orchestrator import api
-from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking, every_page
+from infra.orchestrator.api import ANSWER_TIMEOUT_S, API_AUTH, API_URL, MOST_ITEMS, Server, asking, every_page
 from infra.orchestrator.deployments import (
     POOL,
     Obstacle,
@@ -151,7 +151,7 @@ def obstacles_here(server: Server | None) -> list[tuple[Literal["worker", "sched
     if server.ours:
         api.connect_to(server.url, read_password())
     try:
-        with asking() as client:
+        with asking(timeout_s=ANSWER_TIMEOUT_S) as client:
             return [*found, *(("schedules", obstacle) for obstacle in _obstacles(client))]
     except Exception as error:
         away = api.unreachable(error)

@@ -44,6 +44,7 @@ from infra import files, scratch
 from infra.files import replace_private
 from infra.orchestrator import api
 from infra.orchestrator.api import (
+    ANSWER_TIMEOUT_S,
     ANY_SERVER,
     API_URL,
     HOME,
@@ -278,7 +279,7 @@ def _answers(url: str) -> bool:
     try:
         # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
+        with opener.open(f"{url}/health", timeout=ANSWER_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False

@@ -31,7 +31,7 @@ import psutil
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra import scratch
 from infra.orchestrator import server
-from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, if_there, unreachable_is_unavailable
+from infra.orchestrator.api import ANSWER_TIMEOUT_S, API_AUTH, asking, if_there, unreachable_is_unavailable
 from infra.orchestrator.deployments import POOL, PROCESS
 from infra.orchestrator.server import Service
 from infra.processes.environment import FLOW_RUN
@@ -40,7 +40,7 @@ from infra.stopping import STOP_FILE
 from infra.telemetry import prefect_env
 
 QUERY_S = 1
-ONLINE_TIMEOUT_S = 60.0
+ONLINE_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
 # A cancelled flow run ends its gang and reports; after this time it is killed.
 CANCEL_GRACE_S = 30.0
@@ -170,7 +170,7 @@ def cancel_runs_of(worker: Service) -> list[str]:
     # The server that the worker uses, even if another is in use now; without retries, a dead server costs no minute.
     asked = temporary_settings({PREFECT_API_URL: worker.url, PREFECT_CLIENT_MAX_RETRIES: 0})
     try:
-        with asked, get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client:
+        with asked, get_client(sync_client=True, httpx_settings={"timeout": ANSWER_TIMEOUT_S}) as client:
             for run_id in ids:
                 client.set_flow_run_state(run_id, Cancelling(message="Stopped by `trainwright down`."))
             pending = ids

@@ -40,7 +40,8 @@ from infra.settings import CLUSTER, check_approved, is_private_place
 from tasks.run.run import Run
 from tasks.stages.stage import ClusterStage
 
-CONNECT_S = 10.0
+# A scheduler on a busy machine may take this long to answer.
+CONNECT_S = 30.0
 # A cluster without workers may be starting some; the wait is limited.
 NO_WORKERS_S = 30.0
 LOOK_S = 2.0

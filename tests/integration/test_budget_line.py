@@ -29,7 +29,7 @@ SLOW = """
         place = Path(self.place)
         if self.global_step >= 20 and (place / "slow").exists():
             (place / "there").touch()
-            time.sleep(0.3)
+            time.sleep(2)
 """
 
 

@@ -39,7 +39,7 @@ def call(folder: Path, *command: str, **env: str) -> str:
         **env,
     }
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=560, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -178,7 +178,10 @@ def writes_a_checkpoint(line: Line) -> bool:
 
 @dataclass(frozen=True)
 class Moment:
-    """When to stop: `stay` is asked of the module before the start; `there` says that the moment has come."""
+    """When to stop: `stay` is asked of the module before the start; `there` says that the moment has come.
+
+    With a `stay` that comes after the moment, the run has not ended however late the signal is.
+    """
 
     name: str
     there: Callable[[Line], bool]
@@ -188,16 +191,17 @@ class Moment:
 
 
 MOMENTS = [
-    Moment("importing", lambda line: True),
-    Moment("connecting", lambda line: "Prefect UI" in line.log()),
-    Moment("validate", lambda line: bool(line.kept("runs/*/resolved.json"))),
-    Moment("shard", lambda line: line.stage_done("validate")),
-    Moment("before the roll-call", lambda line: line.generation("launch.json")),
-    Moment("ranks start", lambda line: line.generation("rollcall.json")),
+    Moment("importing", lambda line: True, stay="step"),
+    Moment("connecting", lambda line: "Prefect UI" in line.log(), stay="step"),
+    Moment("validate", lambda line: bool(line.kept("runs/*/resolved.json")), stay="step"),
+    Moment("shard", lambda line: line.stage_done("validate"), stay="step"),
+    Moment("before the roll-call", lambda line: line.generation("launch.json"), stay="step"),
+    Moment("ranks start", lambda line: line.generation("rollcall.json"), stay="step"),
     Moment("in a step", lambda line: line.is_at("step"), stay="step"),
     Moment("before a checkpoint", lambda line: line.is_at("save"), stay="save"),
-    Moment("in a checkpoint", writes_a_checkpoint),
-    Moment("verify", lambda line: line.stage_done("train")),
+    # However late one looks, the signal comes: if no checkpoint is being written any more, a little later.
+    Moment("in a checkpoint", lambda line: writes_a_checkpoint(line) or line.is_at("predict"), stay="predict"),
+    Moment("verify", lambda line: line.stage_done("train"), stay="predict"),
     Moment("evaluate", lambda line: line.is_at("predict"), stay="predict"),
     Moment("promote", lambda line: line.stage_done("evaluate"), brief=True),
 ]

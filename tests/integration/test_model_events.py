@@ -53,11 +53,11 @@ def test_a_promotion_starts_what_an_automation_names(site: Site, tmp_path: Path)
     emit("r4", "unchanged", "first", "champion")
     for _ in range(2):  # two processes tell of one end
         emit("r5", "promoted", "first", "champion")
-    until(started, 60)
+    until(started)
     emit("r6", "promoted", "third", "canary")
-    until(lambda: len(started()) > 1, 60)
+    until(lambda: len(started()) > 1)
     assert [one["created_by"]["type"] for one in started()] == ["AUTOMATION"] * 2
-    until(lambda: len(model_events(site, "first")) >= 3, 60)  # the server stores an event after it has acted on it
+    until(lambda: len(model_events(site, "first")) >= 3)  # the server stores an event after it has acted on it
     told = model_events(site, "first")
     assert sorted(one["event"].rpartition(".")[2] for one in told) == ["not_promoted", "promoted", "promoted"]
     assert all(one["related"][0]["prefect.resource.id"] == "trainwright.pipeline.first" for one in told)

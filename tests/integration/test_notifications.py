@@ -139,14 +139,14 @@ def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
         assert ran.returncode == 3, ran.stderr
     causes = ("failed", "waiting", "crashed", "not resumed", "budget", "drift")
     emit(*causes, "another-pipeline")
-    until(lambda: len(receiver.subjects("/pager")) >= 7, 60, lambda: receiver.messages)
+    until(lambda: len(receiver.subjects("/pager")) >= 7, what=lambda: receiver.messages)
     until(
         lambda: site.ask("/events/filter", {"filter": {"event": {"name": ["trainwright.run.not_resumed"]}}})["events"]
     )
     # A retry, or a second execution, and then three that are new. The last comes after whatever must not come.
     emit(*causes, "asks again", "promoted", "last")
-    until(lambda: receiver.subjects("/team"), 60)
-    until(lambda: len(receiver.subjects("/pager")) > len(TOLD), 60, lambda: receiver.messages)
+    until(lambda: receiver.subjects("/team"))
+    until(lambda: len(receiver.subjects("/pager")) > len(TOLD), what=lambda: receiver.messages)
     assert receiver.subjects("/pager") == sorted([*TOLD, "tiny: a run failed"])
     assert receiver.subjects("/team") == ["tiny: a version was promoted"]
     bodies = " ".join(message["body"] for _, message in receiver.messages)
@@ -213,7 +213,7 @@ def test_a_night_of_real_runs_is_a_message_for_each_cause(site: Site, receiver: 
 
     def told(subject: str) -> None:
         subjects.append(f"tiny: {subject}")
-        until(lambda: len(receiver.subjects("/pager")) >= len(subjects), 60, lambda: receiver.messages)
+        until(lambda: len(receiver.subjects("/pager")) >= len(subjects), what=lambda: receiver.messages)
         assert receiver.subjects("/pager") == sorted(subjects)
 
     (spec.parent / "rows.csv").write_text("id,a,b,c,label\n1,7,0,0,0\n")  # 7 breaks the contract

@@ -134,10 +134,11 @@ def test_a_worker_that_is_killed_leaves_none_that_takes_flow_runs(site: Site, tm
 def test_a_node_whose_worker_is_stopped_costs_its_gang_no_budget(site: Site, tmp_path: Path) -> None:
     pool = site.pool("planned-nodes", worker=False)
     worker = started(site, pool, tmp_path)
-    fake = {"steps": 60, "step_s": 0.1, "every": 1000}
+    fake = {"steps": 60, "step_s": 0.1, "every": 1000, "until": str(tmp_path / "stopped")}
     gang = Conductor(site, tmp_path / "a", pool, fake, nodes=1, retry={"preempted": 0, "node_lost": 0})
     gang.said(lambda line: line.get("step", 0) >= 5)
     stopped(worker)
+    (tmp_path / "stopped").touch()
     started(site, pool, tmp_path)
     assert gang.trained() == (60, 2)
     taken = gang.steps()

@@ -127,7 +127,7 @@ def test_a_missing_node_is_named_with_what_prefect_says_and_the_others_are_relea
     assert ", ".join(missing) in ended["message"]
     assert sorted(run["state"]["type"] for run in site.ended_runs(gang.store)) == ["CANCELLED", "CANCELLED"]
     # Prefect's own process ends a moment after the state that it told.
-    until(lambda: not processes_of(site, gang.store), 15)
+    until(lambda: not processes_of(site, gang.store))
     other.signal(signal.SIGINT)
     assert other.ended()["cause"] == "cancelled"
     site.stop_work(pool)
@@ -173,7 +173,7 @@ def test_cancelling_ends_every_process_on_every_node_and_frees_the_slots(
     else:
         runs = site.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["pooled"]}}})
         site.cancel(next(run for run in runs if run["parameters"]["store"] == gang.store.uri))
-    cancelled_within(site, "gpu", gang.store, 15, how)
+    cancelled_within(site, "gpu", gang.store, 120, how)
     assert gang.ended()["cause"] == "cancelled"
 
 
@@ -183,17 +183,16 @@ def test_cancelling_a_conductor_in_a_worker_ends_all_the_same(site: Site, tmp_pa
     run = site.conduct_in_worker("gpu", store, HANGING, nodes=2)
     until(lambda: len(commands_of(site, store)) >= 10, what=lambda: site.state(run))
     site.cancel(run)
-    # Its worker looks for cancelled runs every few seconds.
-    cancelled_within(site, "gpu", store, 25, "in a worker")
+    cancelled_within(site, "gpu", store, 120, "in a worker")
     until(lambda: site.state(run) == "CANCELLED", what=lambda: site.state(run))
 
 
 def test_a_killed_node_flow_takes_its_node_with_it_and_the_gang_goes_on(
     site: Site, bucket: Store, tmp_path: Path
 ) -> None:
-    # However late the kill is noticed, the other node has steps left then.
-    wait = {"generation": 0, "rank": 0, "step": 20, "kind": "hang"}
-    fake = {"steps": 40, "step_s": 0.1, "faults": [wait]}
+    # However late the kill comes and is noticed, both nodes have steps left then.
+    waits = [{"generation": 0, "rank": rank, "step": 20, "kind": "hang"} for rank in (0, 1)]
+    fake = {"steps": 40, "step_s": 0.1, "faults": waits}
     gang = Conductor(site, tmp_path / "a", "gpu", fake, nodes=2, store=bucket)
     gang.said(lambda line: line.get("checkpoint_step", 0) >= 5)
     victim = node_flow(site, gang, 1)
@@ -204,11 +203,11 @@ def test_a_killed_node_flow_takes_its_node_with_it_and_the_gang_goes_on(
     print(f"a killed node flow was noticed after {time.monotonic() - killed:.1f} s")
     assert "(node_lost)" in told["sentence"]
     assert gang.trained() == (40, 2)
-    assert not set(below) & set(processes_of(site, gang.store))
+    until(lambda: not set(below) & set(processes_of(site, gang.store)))
     taken = gang.steps()
     assert 5 < taken[1, 0][0] <= 21, "it goes on from a checkpoint"
     assert taken[1, 0][-1] == 40
-    assert site.slots("gpu") == 0
+    until(lambda: site.slots("gpu") == 0)
 
 
 @pytest.mark.sweep
@@ -237,7 +236,8 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
     turn: int, site: Site, tmp_path: Path
 ) -> None:
     """It cannot see that it was given up: it is stopped until its successors have trained on."""
-    gang = Conductor(site, tmp_path / "a", "gpu", {"steps": 80, "step_s": 0.1}, nodes=2, launch={"silence_s": 600})
+    fake = {"steps": 80, "step_s": 0.1, "until": str(tmp_path / "go")}
+    gang = Conductor(site, tmp_path / "a", "gpu", fake, nodes=2, launch={"silence_s": 600})
     gang.said(lambda line: line.get("checkpoint_step", 0) >= 5)
     run = site.runs(gang.store)[turn % 2]
     asleep = processes_of(site, run)
@@ -254,6 +254,7 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
     finally:
         for pid in alive(asleep):
             os.kill(pid, signal.SIGCONT)
+    (tmp_path / "go").touch()
     assert gang.trained() == (80, 2)
     until(lambda: not alive(asleep), 120)
     taken = gang.steps()
@@ -278,8 +279,8 @@ def test_a_node_run_that_prefect_executes_twice_runs_once(turn: int, site: Site,
 def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
     site: Site, bucket: Store, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    launch = {"lease_silence_s": 4, "heartbeat_s": 0.5}
-    fake = {"steps": 100, "step_s": 0.1}
+    launch = {"heartbeat_s": 0.5}
+    fake = {"steps": 100, "step_s": 0.1, "until": str(tmp_path / "never")}
     gang = Conductor(site, tmp_path / "a", "gpu", fake, nodes=2, launch=launch, store=bucket)
     gang.said(lambda line: line.get("checkpoint_step", 0) >= 5)
     gang.signal(signal.SIGKILL)
@@ -288,7 +289,7 @@ def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
     until(lambda: not processes_of(site, gang.store), 120)
     # Its slots are free once their lease has run out; until then two of four are.
     assert site.slots("gpu") == 2
-    fake["step_s"] = 0.01
+    fake = {"steps": 100}
     again = Conductor(site, tmp_path / "a", "gpu", fake, nodes=2, launch=launch, patience_s=1, store=bucket)
     assert again.trained() == (100, 2)
     taken = gang.steps()
@@ -356,7 +357,7 @@ def test_the_whole_line_runs_on_pools_with_lightning_and_its_own_packages(
         {
             "store": {"uri": bucket.uri, "storage_options": bucket.storage_options},
             "environment": {"file": "requirements.txt", "wheels": str(site.wheels)},
-            "train": {**SPEC["train"], **there, "strategy": "ddp", "nodes": 2},
+            "train": {**SPEC["train"], **there, "strategy": "ddp", "nodes": 2, "rollcall_timeout_s": 400},
             "verify": there,
             "evaluate": {**SPEC["evaluate"], **there},
         },

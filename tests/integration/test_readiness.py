@@ -99,7 +99,8 @@ def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Mac
 
 def test_doctor_names_runs_that_wait_and_schedules_without_a_pool(site: Site, machine: Machine) -> None:
     late = deployed(site, site.pool("crowded", worker=False))
-    site.ask("/work_pools/crowded/workers/heartbeat", {"name": "a-worker-that-is-full"})
+    heartbeat = {"name": "a-worker-that-is-full", "heartbeat_interval_seconds": 600}
+    site.ask("/work_pools/crowded/workers/heartbeat", heartbeat)
     soon = {"type": "SCHEDULED", "state_details": {"scheduled_time": datetime.now(UTC).isoformat()}}
     site.ask(f"/deployments/{late['id']}/create_flow_run", {"state": soon})
     machine.fails(0)  # a run that is due now may wait for its turn

@@ -18,7 +18,7 @@ from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 from tests.support.night import is_worker, kill, words_of
-from tests.support.pool import FINAL, Site, processes_of, site_of, until
+from tests.support.pool import FINAL, Site, command_lines, processes_of, site_of, until
 from tests.support.tiny import SPEC, slowed, trainwright, write_project
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
@@ -62,7 +62,7 @@ def killed_while_it_trains(site: Site, store: Store, flow_run: dict[str, Any], w
 def kill_rank(site: Site, store: Store, flow_run: dict[str, Any], generation: int) -> None:
     """Kill the only rank of a generation, once it has committed a checkpoint."""
     until(lambda: list(Path(store.uri).glob(f"trainings/*/checkpoints/*-g{generation}/manifest.json")))
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(site, flow_run)}
+    commands = command_lines(processes_of(site, flow_run))
     (rank, *_) = [pid for pid, command in commands.items() if b"rank_bootstrap" in command]
     os.kill(rank, signal.SIGKILL)
 

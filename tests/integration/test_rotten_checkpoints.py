@@ -34,7 +34,7 @@ def sweep(tmp_path: Path, repository: Path) -> Callable[[str, int], dict[str, An
     def run(what: str, step: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "tests.support.lost_writes", what, str(tmp_path / what), str(step)]
         environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True, timeout=560)
         assert done.returncode == 0, done.stderr[-4000:]
         print(f"\n{what}: {done.stdout.strip()}")
         return json.loads(done.stdout)

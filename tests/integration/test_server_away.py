@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ from tests.support.pool import ASKED, Site, password_in, until
 from tests.support.speed.children import import_path
 from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import SPEC, slowed, write_project
+from tests.support.waiting import free_port
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
@@ -33,15 +31,6 @@ LONG = {
         "checkpoint": {"every_steps": 100},
     },
 }
-
-
-def free_port() -> int:
-    """A port that neither our servers nor outgoing connections are given."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 class Night:

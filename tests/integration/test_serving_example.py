@@ -86,7 +86,7 @@ def test_the_served_version_follows_the_champion(service: Service, spec: Path) -
     serves(1)
     first = service.predict()
     refused = [
-        httpx.post(service.api.base_url.join(path), json=ROWS, headers=headers, trust_env=False).status_code
+        httpx.post(service.api.base_url.join(path), json=ROWS, headers=headers, trust_env=False, timeout=60).status_code
         for path in ("/reload", "/predict")
         for headers in ({}, {"Authorization": "Bearer no"})
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
@@ -49,7 +50,8 @@ def doubled(batch, gate, broken=False):
 def empty(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster without workers."""
     cluster = Cluster(tmp_path)
-    yield cluster
+    with distributed.Client(cluster.address, timeout=120, set_as_default=False):  # its scheduler answers
+        yield cluster
     cluster.stop()
 
 
@@ -188,6 +190,7 @@ def test_a_worker_with_another_version_is_named(
         shutil.copytree(ROOT / room, tmp_path / "other" / room, ignore=shutil.ignore_patterns("__pycache__"))
     change(tmp_path / "other")
     empty.worker(PYTHONPATH=str(tmp_path / "other"))
+    empty.wait_for_workers(1)
     with (
         dask_cluster._connected(ON_CLUSTER, empty.address) as client,
         pytest.raises(UsageError, match=sentence) as caught,

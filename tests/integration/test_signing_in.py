@@ -146,7 +146,7 @@ def test_a_page_from_elsewhere_makes_nothing_though_its_request_looks_simple(ser
 
 def test_a_link_gives_the_credentials_once(served: Served) -> None:
     page, _, token = served.link().partition("#")
-    given = [httpx.post(page, json={"token": token}, trust_env=False) for _ in range(2)]
+    given = [httpx.post(page, json={"token": token}, trust_env=False, timeout=60) for _ in range(2)]
     assert [one.status_code for one in given] == [200, 403]
     credentials = given[0].json()["credentials"]
     assert base64.b64decode(credentials).decode() == served.password
@@ -206,7 +206,7 @@ def test_a_server_that_a_person_names_gives_a_link_too_or_the_command_says_what_
     named = {"TRAINWRIGHT_HOME": str(tmp_path), "PREFECT_API_URL": f"{served.url}/api"}
     named |= {"PREFECT_API_AUTH_STRING": served.password}
     page, _, token = answer(trainwright("ui", "--json", env=named))["link"].partition("#")
-    given = httpx.post(page, json={"token": token}, trust_env=False).raise_for_status().json()
+    given = httpx.post(page, json={"token": token}, trust_env=False, timeout=60).raise_for_status().json()
     assert base64.b64decode(given["credentials"]).decode() == served.password
     elsewhere = trainwright("ui", env={**named, "PREFECT_UI_URL": "https://prefect.example"})
     assert elsewhere.stdout.strip() == "https://prefect.example"

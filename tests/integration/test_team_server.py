@@ -49,7 +49,7 @@ def carry_out(command: str, url: str, folder: Path) -> None:
     database = urlsplit(url)
     line = line.format(database.username, database.path.removeprefix("/"))
     environ = {**os.environ, "PGPORT": str(database.port), "PGPASSWORD": str(database.password)}
-    subprocess.run(["sh", "-c", line], env=environ, check=True, timeout=60)
+    subprocess.run(["sh", "-c", line], env=environ, check=True, timeout=300)
 
 
 def make_pool(url: str) -> None:
@@ -61,7 +61,7 @@ def register_blocks_at_once(server: Mapping[str, str]) -> None:
     """As two servers do that start on a new database: Prefect's own way ends one of them."""
     asked = "from infra.orchestrator.team_server import register_blocks; register_blocks()"
     both = [subprocess.Popen([*ASKED, asked], env=environment_of(server)) for _ in range(2)]
-    assert [process.wait(120) for process in both] == [0, 0]
+    assert [process.wait(300) for process in both] == [0, 0]
 
 
 @pytest.mark.apt("postgresql")
@@ -79,7 +79,7 @@ def test_a_run_and_a_deployment_are_there_after_a_restore(
     migrate(first)
     register_blocks_at_once(first)
     with team_server(first, tmp_path / "first.log") as url:
-        assert httpx.get(f"{url}/admin/version", trust_env=False).status_code == 401
+        assert httpx.get(f"{url}/admin/version", trust_env=False, timeout=60).status_code == 401
         make_pool(url)
         done = trainwright("run", spec, "--json", env=client_settings(first))
         assert done.returncode == 3, done.stderr

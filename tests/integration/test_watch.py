@@ -29,13 +29,13 @@ NIGHT = {
     },
     "notify": [{"on": ["crashed", "promoted"], "block": BLOCK}],
 }
-# As `deploy` does, but a run is late after thirty seconds.
+# As `deploy` does, but a run is late after a minute.
 WATCH = """
 from datetime import timedelta
 from prefect.client.orchestration import get_client
 from infra.orchestrator.automations import watch
 with get_client(sync_client=True) as client:
-    watch(client, timedelta(seconds=30))
+    watch(client, timedelta(seconds=60))
 """
 
 
@@ -48,7 +48,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Site]:
     with site_with(tmp_path / "site", state_folder / "home") as site:
-        site.environment["PREFECT_WORKER_HEARTBEAT_SECONDS"] = "5"
+        site.environment["PREFECT_WORKER_HEARTBEAT_SECONDS"] = "15"
         made = block(site, BLOCK, {"url": f"{receiver.url}/night", "method": "POST"})
         yield site
         site.ask(f"/block_documents/{made}", method="DELETE")

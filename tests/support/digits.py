@@ -24,7 +24,7 @@ def copy_digits(folder: Path, **sections: Any) -> Path:
     for path in sorted(EXAMPLE.iterdir()):
         if path.is_file():
             shutil.copy(path, folder)
-    subprocess.run([sys.executable, str(folder / "prepare.py")], check=True, timeout=120)
+    subprocess.run([sys.executable, str(folder / "prepare.py")], check=True, timeout=400)
     change_yaml(folder / "lightning.yaml", ["trainer", "max_epochs"], EPOCHS)
     spec = folder / "pipeline.yaml"
     for name, section in sections.items():

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # Before a Python text, in place of `python -c`: the process may be forked.
 ASKED = (sys.executable, "-m", "tests.support.asked")
 # A flow run takes its time to start where the suite runs beside it.
-DEFAULTS = {"devices": 1, "rollcall_timeout_s": 150}
+DEFAULTS: dict[str, Any] = {"devices": 1, "rollcall_timeout_s": 150}
+# Of nodes whose processes stand still for a while; no test here waits for either limit.
+PATIENT = {"silence_s": 90, "hang_s": 600}
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
-def api_client(url: str, password: str, timeout_s: float = 30) -> httpx.Client:
+def api_client(url: str, password: str, timeout_s: float = 120) -> httpx.Client:
     """A client of a Prefect server's API that shows it the password."""
     user, _, rest = password.partition(":")
     return httpx.Client(base_url=url, auth=(user, rest), trust_env=False, timeout=timeout_s)
@@ -40,9 +42,11 @@ def password_in(home: Path) -> str:
     return (home / "password").read_text().strip()
 
 
-def store_options(store: Store, folder: Path) -> dict[str, Any]:
-    """The options with which `tests.support.pooled` opens a store, and the folder of its output."""
-    return {"storage_options": store.storage_options, "folder": str(folder)}
+def settings_of(store: Store, folder: Path, pool: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `tests.support.pooled`, whose output is in `folder`: what a test leaves out has a default."""
+    launch = {**PATIENT, **options.get("launch", {})}
+    own = {"storage_options": store.storage_options, "folder": str(folder), "pool": pool}
+    return {**own, **DEFAULTS, **options, "launch": launch}
 
 
 class Site:
@@ -78,7 +82,7 @@ class Site:
     def pool(self, name: str, *, limit: int | None = None, slots: int | None = None, worker: bool = True) -> str:
         """Make a process pool, with a worker that the server has heard of; a pool of another test gives way."""
         for left in (f"/work_pools/{name}", f"/v2/concurrency_limits/{name}"):
-            assert self.api.delete(left).status_code in (204, 404)
+            until(lambda path=left: self.api.delete(path).status_code in (204, 404))
         self.ask("/work_pools/", {"name": name, "type": "process", "concurrency_limit": limit})
         if slots is not None:
             self.ask("/v2/concurrency_limits/", {"name": name, "limit": slots})
@@ -123,7 +127,7 @@ class Site:
 
     def conduct_in_worker(self, pool: str, store: Store, fake: dict[str, Any], **options: Any) -> dict[str, Any]:
         """A flow run, carried out by a worker of the pool, that trains fake ranks there."""
-        settings = {**store_options(store, Path(store.uri).parent), **DEFAULTS, "pool": pool, **options}
+        settings = settings_of(store, Path(store.uri).parent, pool, options)
         return self.run(pool, "pooled", {"store": store.uri, "fake": fake, "options": settings})
 
     def run(self, pool: str, flow: str, parameters: dict[str, Any], entrypoint: str = "") -> dict[str, Any]:
@@ -205,7 +209,7 @@ class Conductor:
         mark = new_mark()
         site.conductors.append(mark)
         command = [sys.executable, "-m", "tests.support.pooled", self.store.uri]
-        settings = {**store_options(self.store, folder), **DEFAULTS, "pool": pool, **options}
+        settings = settings_of(self.store, folder, pool, options)
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [*command, json.dumps(fake or {}), json.dumps(settings)],
@@ -265,10 +269,16 @@ def processes_of(site: Site, *runs: Store | dict[str, Any]) -> list[int]:
 
 def commands_of(site: Site, *runs: Store | dict[str, Any]) -> set[tuple[bytes, bytes]]:
     """The flow run and the command line of the same; a process and the fork that carries it out are one."""
-    found = set()
-    for pid, flow_run in _flow_run_of(site, *runs).items():
+    flow_runs = _flow_run_of(site, *runs)
+    return {(flow_runs[pid], command) for pid, command in command_lines(flow_runs).items()}
+
+
+def command_lines(pids: Iterable[int]) -> dict[int, bytes]:
+    """The command line of each of these processes that still lives."""
+    found = {}
+    for pid in pids:
         with contextlib.suppress(OSError):
-            found.add((flow_run, Path(f"/proc/{pid}/cmdline").read_bytes()))
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return found
 
 
@@ -299,8 +309,7 @@ def node_flow(site: Site, gang: Conductor, node: int) -> int:
 def flow_process(site: Site, run: dict[str, Any]) -> int:
     """The process that executes a flow run."""
     started = (b"infra.", b"torch", b"training.")
-    found = processes_of(site, run)
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
+    commands = command_lines(processes_of(site, run))
     return next(pid for pid, command in commands.items() if not any(name in command for name in started))
 
 
@@ -309,7 +318,7 @@ def cancelled_within(site: Site, pool: str, store: Store, timeout_s: float, what
     began = time.monotonic()
     until(lambda: not processes_of(site, store), timeout_s, lambda: processes_of(site, store))
     print(f"{what}: the last process ended after {time.monotonic() - began:.1f} s")
-    until(lambda: site.slots(pool) == 0, 5)
+    until(lambda: site.slots(pool) == 0)
     assert store.exists(layout.cancel(TRAINING, 0))
     assert [run["state"]["type"] for run in site.ended_runs(store)] == ["CANCELLED"] * 2
 

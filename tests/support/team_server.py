@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,21 +12,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.speed.children import import_path
+from tests.support.waiting import free_port
 
 PASSWORD = "team:a-long-enough-password"
 
 
 def server_settings(database: str, home: Path) -> dict[str, str]:
     """The environment of a team's server on this database, at a free port of loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return {
         "TRAINWRIGHT_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database,
         "PREFECT_SERVER_API_AUTH_STRING": PASSWORD,
-        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_API_PORT": str(free_port()),
     }
 
 
@@ -45,7 +42,7 @@ def environment_of(server: Mapping[str, str]) -> dict[str, str]:
 def migrate(server: Mapping[str, str]) -> None:
     """Bring the database's schema up to date, as docs/team-server.md says."""
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-    subprocess.run(command, env=environment_of(server), check=True, capture_output=True, timeout=300)
+    subprocess.run(command, env=environment_of(server), check=True, capture_output=True, timeout=500)
 
 
 @contextlib.contextmanager
@@ -67,7 +64,7 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            code = process.wait(60)
+            code = process.wait(180)
     assert code == 0, log.read_text()
 
 

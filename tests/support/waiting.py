@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -23,10 +25,12 @@ def until(wanted: Callable[[], Any], timeout_s: float = PATIENCE_S, what: Callab
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port of loopback that nothing listens on now, and that neither our servers nor connections are given."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def listens(port: int) -> bool:
