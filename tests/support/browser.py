@@ -47,7 +47,7 @@ class Browser:
 
     def wait(self, wanted: str) -> None:
         """Wait until an expression in the page is true."""
-        until(lambda: self.run(f"Boolean({wanted})"), 180, lambda: self.run("location.href + document.body.innerText"))
+        until(lambda: self.run(f"Boolean({wanted})"), 60, lambda: self.run("location.href + document.body.innerText"))
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -71,7 +71,7 @@ class Browser:
             asked["sessionId"] = self._session
         self._socket.send(json.dumps(asked))
         while True:
-            said = json.loads(self._socket.recv(timeout=180))
+            said = json.loads(self._socket.recv(timeout=60))
             if said.get("method") == "Network.requestWillBeSent":
                 self.requested.append(said["params"]["request"]["url"])
             if said.get("id") == self._number:
@@ -86,11 +86,9 @@ def chromium(profile: Path, *more: str) -> Iterator[Browser]:
     process = subprocess.Popen(["chromium", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         place = profile / "DevToolsActivePort"
-        until(lambda: place.exists() and "\n" in place.read_text(), 180, lambda: "Chromium does not start")
+        until(lambda: place.exists() and "\n" in place.read_text(), 60, lambda: "Chromium does not start")
         port, path = place.read_text().split("\n")[:2]
-        # Where the machine stalls, it answers no ping in time.
-        patient: dict[str, Any] = {"open_timeout": 180, "ping_interval": None}
-        with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None, **patient) as socket:
+        with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
             yield Browser(socket)
     finally:
         process.terminate()
