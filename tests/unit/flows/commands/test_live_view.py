@@ -142,8 +142,8 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
 
     def piped(*options: str) -> tuple[str, str]:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path), "answer", *options]
-        env = {**os.environ, "TMPDIR": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=env)
+        env = {**os.environ, "TRAINWRIGHT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=env)
         return done.stdout, done.stderr
 
     assert piped() == (PRINTED + ANSWER.removeprefix("an error\n"), LINES)
