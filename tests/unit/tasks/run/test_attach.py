@@ -48,7 +48,7 @@ class Line:
         self.calls += 1
         self.begun.set()
         if self.gate is not None:
-            assert self.gate.wait(60)
+            assert self.gate.wait(300)
         return report(run, error=self.errors.pop(0))  # type: ignore[arg-type]
 
     __name__ = "line"
