@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,13 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import make_key_pair, signed_record
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
-from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
+from tasks.budgets import BudgetPeriod, balances_of_spec
 from tasks.run.spec_check import read_spec
 from tests.support.commands import output_of
 from tests.support.tiny import write_project
+from tests.unit.tasks.budgets.test_spending import this_month
 
 MONEY = "{per: month, limit: {amount: 500, currency: USD}, where: {team: tests}}"
-
-
-def this_month() -> str:
-    """The month of a test, which is not always that in which the tests were collected."""
-    return month_of(time.time())
 
 
 @pytest.fixture(autouse=True)

@@ -83,8 +83,7 @@ def begun(folder: Path, end: str, *options: str, script: str = SCRIPT, **more: o
 def test_lines_pass_above_the_view_and_the_answer_takes_its_place(tmp_path: Path) -> None:
     terminal = begun(tmp_path, "answer")
     terminal.until("epoch 1")
-    shown = terminal.until("run       run-1")
-    assert re.sub(r"[ \d]\d\.\d s  70", " 0.0 s  70", shown) == ABOVE + VIEW.rstrip("\n")
+    assert re.sub(r"[ \d]\d\.\d s  70", " 0.0 s  70", terminal.until("run       run-1")) == ABOVE + VIEW.rstrip("\n")
     assert not terminal.screen().cursor
     (tmp_path / "go").touch()
     assert (terminal.end(), terminal.screen().text.rstrip("\n")) == (0, (ABOVE + ANSWER).rstrip("\n"))

@@ -21,7 +21,7 @@ from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
 from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
-from tasks.stages import train
+from tasks.stages import train as train_stage
 from tests.support.commands import output_of
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
@@ -41,20 +41,17 @@ _TROUBLE = f"""\
 
 def make_line(folder: Path) -> Path:
     """Make the project and promote its version 1, stage by stage; returns the spec. TRAINWRIGHT_HOME must be set."""
-    section = {**SPEC["train"], "strategy": "ddp", "devices": 2, "checkpoint": {"every_steps": 10, "keep": 3}}
-    spec = write_project(folder, {"train": section, "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]}})
+    train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "checkpoint": {"every_steps": 10, "keep": 3}}
+    spec = write_project(folder, {"train": train, "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]}})
     assert _STEP in MODEL
     (folder / "net.py").write_text("import os\n\n" + MODEL.replace(_STEP, _STEP + _TROUBLE))
     for stage in ("validate", "shard"):
         assert main([stage, str(spec)]) == 0
     with pytest.MonkeyPatch.context() as patch:
-        # A node that stands still for a while makes no further generation.
-        patch.setattr(train, "Launch", partial(Launch, silence_s=90.0))
         patch.setenv(BREAKS, "1")
         assert main(["train", str(spec)]) == 8
-        patch.delenv(BREAKS)
-        for stage in ("train", "verify", "evaluate", "promote"):
-            assert main([stage, str(spec), "--set", "train.devices=1"]) == 0
+    for stage in ("train", "verify", "evaluate", "promote"):
+        assert main([stage, str(spec), "--set", "train.devices=1"]) == 0
     return spec
 
 
@@ -65,6 +62,8 @@ pytestmark = pytest.mark.warm
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        # A node that stands still for a while makes no further generation.
+        patch.setattr(train_stage, "Launch", partial(Launch, silence_s=90.0))
         yield
 
 
