@@ -141,6 +141,7 @@ class Training:
             nodes=1,
             devices=1,
             heartbeat_s=train.pop("heartbeat_s", 1.0),
+            silence_s=60.0,
             hang_s=train.get("hang_timeout_s", 600.0),
             code=code.ref,
             dataset=dataset,
@@ -148,7 +149,7 @@ class Training:
             sealed={"train": {}, "code_digest": code.digest, "dataset_id": dataset.ref.id},
             provenance={"run_id": "kit"},
         )
-        request = TrainingRequest(launch=launch, holder="kit", retry=retry, keep=2, select=None, rollcall_timeout_s=60)
+        request = TrainingRequest(launch=launch, holder="kit", retry=retry, keep=2, select=None, rollcall_timeout_s=300)
         return conduct(self.bench.store, request)
 
     def section(self, steering: dict[str, Any], trainer: dict[str, Any], **train: Any) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class Site:
                 Lease.take(self.store, layout.lease(training), holder)
         return lease
 
-    def reaped(self) -> list[Reaped]:
-        return reap(self.store, self.prefect, patience_s=PATIENCE_S)
+    def reaped(self, patience_s: float = PATIENCE_S) -> list[Reaped]:
+        return reap(self.store, self.prefect, patience_s=patience_s)
 
     @property
     def crashes(self) -> list[Crash]:

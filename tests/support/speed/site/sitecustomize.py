@@ -51,10 +51,6 @@ def _stand_in(address: str, command: list[str]) -> None:
 
     passed = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        channel.connect(address)
-    except OSError:
-        return
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     numbers = [number for number in numbers if number != channel.fileno() and os.path.exists(f"/proc/self/fd/{number}")]
     umask = os.umask(0)
@@ -70,8 +66,14 @@ def _stand_in(address: str, command: list[str]) -> None:
         "parent": os.getppid(),
         "interruptible": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
     }
+    line = json.dumps(request).encode() + b"\n"
+    # Only now, and all at once: the warm process hears nobody else until it has this.
+    try:
+        channel.connect(address)
+    except OSError:
+        return
     socket.send_fds(channel, [b"r"], numbers)
-    channel.sendall(json.dumps(request).encode() + b"\n")
+    channel.sendall(line)
     answers = channel.makefile("r")
     if (pid := answers.readline().strip()) == "no":
         channel.close()

@@ -53,6 +53,6 @@ def test_a_query_that_makes_progress_says_so(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("data_contracts.contract.scan._LOOK_S", 0.005)
     moves: list[None] = []
     resources = Resources(tmp_path, 256 * 2**20, 1, lambda: moves.append(None))
-    query = "SELECT sum(hash(range)) > 0 FROM range(10_000_000)"
+    query = "SELECT sum(hash(range)) > 0 FROM range(40_000_000)"
     assert run_in_duckdb(lambda connection: connection.execute(query).fetchone(), resources) == (True,)
     assert len(moves) > 1

@@ -108,7 +108,7 @@ def test_a_signal_ends_it_and_waits_for_no_batch(at: int) -> None:
             given += 1
             if given == at:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            read_on.append(slow.wait(20 if at == 1 else 0.005))
+            read_on.append(slow.wait(300 if at == 1 else 0.05))
             yield TABLE.select(["a"]).to_batches()[0]
 
     with pytest.raises(Stopped):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,12 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import make_key_pair, signed_record
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
-from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
+from tasks.budgets import BudgetPeriod, balances_of_spec
 from tasks.run.spec_check import read_spec
 from tests.support.commands import output_of
 from tests.support.tiny import write_project
+from tests.unit.tasks.budgets.test_spending import this_month
 
-NOW = month_of(time.time())
 MONEY = "{per: month, limit: {amount: 500, currency: USD}, where: {team: tests}}"
 
 
@@ -42,8 +41,8 @@ def written(tmp_path: Path, *budgets: str, name: str = "budgets.yaml") -> str:
     return str(path)
 
 
-def used(store: Store, run_id: str, hours: float, per_hour: float | None = 10.0) -> None:
-    """A run of the team `tests` that used hours of a node for 10 USD each, this month."""
+def used(store: Store, run_id: str, hours: float, per_hour: float | None = 20.0) -> None:
+    """A run of the team `tests` that used a node for 20 USD an hour, this month: up to one, which any moment allows."""
     began = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     one = ExecutionUsage(
         run_id=run_id,
@@ -65,17 +64,17 @@ def test_nothing_is_set(store: Store, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    used(store, "20261101-000000-abcdef", 1.5)
+    used(store, "20261101-000000-abcdef", 0.75)
     file = written(tmp_path, f"sales: {MONEY}", "each: {per: run, limit: {gpu_hours: 40}}")
-    assert f"version 0 of the budgets, applied by ada at {NOW}" in output_of(
+    assert f"version 0 of the budgets, applied by ada at {this_month()}" in output_of(
         capsys, "budget", "apply", file, "--store", store.uri
     )
     lines = output_of(capsys, "budget", "--store", store.uri).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["sales", "each"]
     sales = next(line for line in lines if line.startswith("sales"))
-    assert sales.split() == ["sales", "team=tests", NOW, "15.00", "0.00", "485.00", "500.00", "USD", "stop"]
+    assert sales.split() == ["sales", "team=tests", this_month(), "15.00", "0.00", "485.00", "500.00", "USD", "stop"]
     budget = read_rules(Path(file), Budgets).budgets["sales"]
-    BudgetPeriod("sales", budget, NOW).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
+    BudgetPeriod("sales", budget, this_month()).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
     written(tmp_path, f"sales: {MONEY.replace('500', '600')}")
     output_of(capsys, "budget", "apply", file, "--store", store.uri)
     value = json.loads(output_of(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
@@ -107,7 +106,7 @@ def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, caps
 def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
     budgets: list[str], sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    used(store, "20261101-000000-abcdef", 1.5)
+    used(store, "20261101-000000-abcdef", 0.75)
     assert sentence in output_of(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
     assert newest_rules(store, "budgets") is None
 
@@ -131,14 +130,14 @@ def test_a_wrong_command_is_one_sentence(
 def test_what_earlier_runs_used_at_an_unknown_price_is_unknown_and_not_0(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = f"{NOW.replace('-', '')}01-000000-abcde"
-    used(store, first + "0", 1.5)
+    first = f"{this_month().replace('-', '')}01-000000-abcde"
+    used(store, first + "0", 0.75)
     for number in (1, 2):
         used(store, f"{first}{number}", 0.5, per_hour=None)
     file = written(tmp_path, f"sales: {MONEY}", "hours: {per: month, limit: {hours: 40}}")
     answer = output_of(capsys, "budget", "apply", file, "--store", store.uri).splitlines()
-    sentence = f"The budget sales ({NOW}) counts 2 earlier runs only in part: what 1.00 of their node-hours come to in "
-    assert answer[1:] == [f"{sentence}USD is unknown."]
+    sentence = f"The budget sales ({this_month()}) counts 2 earlier runs only in part: what 1.00 of their node-hours "
+    assert answer[1:] == [f"{sentence}come to in USD is unknown."]
     value = json.loads(output_of(capsys, "budget", "apply", file, "--store", store.uri, "--json"))
     assert value["unknown"] == answer[1:]
 
@@ -146,7 +145,7 @@ def test_what_earlier_runs_used_at_an_unknown_price_is_unknown_and_not_0(
 def test_of_a_budget_for_each_run_the_newest_are_shown(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [f"{NOW.replace('-', '')}01-00000{number}-abcdef" for number in range(8)]
+    runs = [f"{this_month().replace('-', '')}01-00000{number}-abcdef" for number in range(8)]
     for run_id in runs:
         used(store, run_id, 0.01)
     file = written(tmp_path, "each: {per: run, limit: {hours: 4}}")
@@ -170,9 +169,9 @@ def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     }
     apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["mine"]
-    BudgetPeriod("mine", budget, NOW).ledger(store).settle({Executed("r", "1-a"): 1.0})
+    BudgetPeriod("mine", budget, this_month()).ledger(store).settle({Executed("r", "1-a"): 1.0})
     assert [one.sentence for one in balances_of_spec(store, spec)] == [
-        f"mine: 3.00 of 4.00 node-hours left ({NOW})",
+        f"mine: 3.00 of 4.00 node-hours left ({this_month()})",
         "each: 2.00 of 2.00 node-hours left (each run)",
     ]
 

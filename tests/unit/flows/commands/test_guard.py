@@ -13,6 +13,13 @@ from pathlib import Path
 
 import pytest
 
+
+@pytest.fixture(autouse=True)
+def _own_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a command tells of each folder that it removes after another test's killed process."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 # A library in Rust whose import or call is disturbed panics: what it raises is no Exception, or another one.
 SCRIPT = """\
 import os, sys, time

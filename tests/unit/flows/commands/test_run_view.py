@@ -30,7 +30,7 @@ def text(*events: Any, run_id: str = "20261122-1", width: int = 90) -> str:
     for event in events:
         view.handle(StageBegan(event, "tiny", run_id) if isinstance(event, str) else event)
     Console(file=page, width=width, color_system=None).print(view.drawn())
-    return "\n".join(line.rstrip() for line in re.sub(r"\d\.\d s", "0.0 s", page.getvalue()).splitlines())
+    return "\n".join(line.rstrip() for line in re.sub(r"[ \d]\d\.\d s", " 0.0 s", page.getvalue()).splitlines())
 
 
 RUN = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from flows.cli import main
 from infra.store import Store
 from tasks.slo import SHIPPED
 from tests.unit.tasks.pages.test_day_page import add
-
-NOW = datetime.now(UTC)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

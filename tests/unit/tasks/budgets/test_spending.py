@@ -26,14 +26,18 @@ from tests.unit.tasks.run.test_meter import killed as killed_after
 # A node for a dollar a second.
 DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)
 FREE = Price(machine="cpu", per_hour=0.0, price_date="2026-01-01")
-NOW = month_of(time.time())
+
+
+def this_month() -> str:
+    """The month of a test, which is not always that in which the tests were collected."""
+    return month_of(time.time())
 
 
 def limited(store: Store, limit: dict[str, Any], **more: Any) -> BudgetPeriod:
     content = {"version": 1, "budgets": {"all": {"per": "month", "limit": limit, **more}}}
     apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["all"]
-    return BudgetPeriod("all", budget, NOW if budget.per == "month" else "r1")
+    return BudgetPeriod("all", budget, this_month() if budget.per == "month" else "r1")
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def test_a_run_is_refused_before_anything_is_booked(budget_period: BudgetPeriod,
     with pytest.raises(OverBudget) as caught:
         carry_out(run_in(store), budgets.admit)
     assert str(caught.value) == (
-        f"The budget all (all runs, {NOW}) has too little left for this run: 100.00 of 100.00 USD are spent. "
+        f"The budget all (all runs, {this_month()}) has too little left for this run: 100.00 of 100.00 USD are spent. "
         "Raise it with `trainwright budget apply FILE`, then `trainwright resume r1`."
     )
     limited(store, {"amount": 200.0, "currency": "USD"})
@@ -153,7 +157,9 @@ def test_shares_are_warned_of_once_in_a_period(
 
     for run_id in ("r1", "r2"):
         carry_out(run_in(store, run_id), work)
-    assert seen == [f"The budget all ({NOW}) has reached 20% of its limit: 60.00 of 100.00 USD are used or reserved."]
+    assert seen == [
+        f"The budget all ({this_month()}) has reached 20% of its limit: 60.00 of 100.00 USD are used or reserved."
+    ]
     assert [(pipeline, warning.share) for _, pipeline, warning in told] == [("p", 0.2)]
     assert caplog.text.count("The budget all") == 1
 

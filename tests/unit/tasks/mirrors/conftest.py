@@ -21,7 +21,7 @@ PORT_OF_NOBODY = "http://127.0.0.1:9"
 @pytest.fixture(scope="session")
 def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     """A committed project whose run promoted version 1 while its MLflow was away."""
-    mirrors = {"mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e", "model": False}, "wait_s": 5.0}
+    mirrors = {"mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e", "model": False}, "wait_s": 120.0}
     spec = write_project(tmp_path_factory.mktemp("project") / "tiny", {"mirrors": mirrors, "promote": {"gates": []}})
     (spec.parent / ".gitignore").write_text(".trainwright\n__pycache__\nlog.txt\n")
     git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]

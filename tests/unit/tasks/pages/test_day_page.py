@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 def add(store: Store, hours_ago: float, verdict: str = "promoted", cause: str = "", **changes: Any) -> str:
     """Write a run that took half an hour; returns its id."""
-    ended = NOW - hours_ago * HOUR
+    ended = datetime.now(UTC) - hours_ago * HOUR
     began = ended - 0.5 * HOUR
     run_id = run_id_at(began)
     error = failure(cause) if cause else None
@@ -74,7 +74,7 @@ def test_only_the_newest_failure_of_a_pipeline_needs_a_person(store: Store) -> N
 
 def test_what_waits_or_died_or_is_damaged_needs_a_person(store: Store) -> None:
     waiting = add(store, 30, "waiting", "waiting")
-    began = NOW - 6 * HOUR
+    began = datetime.now(UTC) - 6 * HOUR
     dead = run_id_at(began)
     write(store, None, usage(dead, began, None))
     hurt = run_id_at(began, 1)
@@ -100,7 +100,13 @@ def test_budgets_and_nodes(store: Store) -> None:
     budget_period = BudgetPeriod("mine", Budgets.model_validate(content).budgets["mine"], month_of(time.time()))
     budget_period.ledger(store).settle({Executed("r", "1-a"): 2.0})
     event = FailureEvent(
-        node="n<b>1", kind="straggler", cause="", sentence="", training="t", generation=0, at=NOW.isoformat()
+        node="n<b>1",
+        kind="straggler",
+        cause="",
+        sentence="",
+        training="t",
+        generation=0,
+        at=datetime.now(UTC).isoformat(),
     )
     record_failure(store, event)
     before = store.stored()
@@ -139,7 +145,7 @@ def test_a_store_that_is_away_is_named_beside_the_others(
 
 
 def test_a_thousand_runs_make_a_page_of_a_bounded_size(store: Store) -> None:
-    write_month(store, 1000, NOW, pipelines=200)
+    write_month(store, 1000, datetime.now(UTC), pipelines=200)
     day = seen(store)
     page = day_page(day)
     assert len(day.stores[0].runs) == 1000

@@ -6,12 +6,14 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.messages.gang import Launch
 from flows.cli import main
 from infra.garbage import Limits, items_to_delete, take_census
 from infra.models.registry import read_recipe
@@ -19,6 +21,7 @@ from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
 from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
+from tasks.stages import train as train_stage
 from tests.support.commands import output_of
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
@@ -59,6 +62,8 @@ pytestmark = pytest.mark.warm
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        # A node that stands still for a while makes no further generation.
+        patch.setattr(train_stage, "Launch", partial(Launch, silence_s=90.0))
         yield
 
 

@@ -37,6 +37,7 @@ def planned(run: Run) -> list[str]:
     return [step.line for step in plan(run, stages()) if step.name in ("verify", "evaluate")]
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("home")
 def test_two_ranks_verify_and_evaluate_as_one_process(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
     two = ["verify.devices=2", "evaluate.devices=2", "evaluate.strategy=ddp"]

@@ -34,7 +34,7 @@ def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Run, monke
     monkeypatch.setenv(METRICS_PORT, str(port))
 
     def scrape() -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {metrics_token()}"})
         return connection.getresponse().read().decode()
 
