@@ -209,18 +209,19 @@ def client_retries(number: int) -> Iterator[None]:
 
 
 def client_settings(timeout_s: float, **more: Any) -> dict[str, Any]:
-    """Settings of a Prefect client that waits so long for an answer.
+    """Settings of a Prefect client that waits so long for an answer, once it is connected.
 
     For each client, Prefect reads the certificates of all authorities, which takes longer than a request. A server
     without TLS shows none; should it lead elsewhere, that place is not trusted.
     """
     import ssl
 
+    import httpx
     from prefect.settings import get_current_settings
 
     if urlsplit(get_current_settings().api.url or "").scheme == "http":
         more["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return {"timeout": timeout_s, **more}
+    return {"timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, REACH_TIMEOUT_S)), **more}
 
 
 def unreachable(error: BaseException) -> StorageUnavailable | None:
