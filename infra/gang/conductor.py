@@ -221,8 +221,9 @@ class _Conductor:
             while (token := keeper.token(WAIT_S)) is None:
                 if self._result() is not None:
                     return self._attached()
-                sentence = "another run trains this; waiting for it"
-                self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
+                if keeper.is_waiting:
+                    sentence = "another run trains this; waiting for it"
+                    self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
             if self._result() is not None:
                 return self._attached()
             if patiently(lambda: self.store.exists(layout.tombstone(self.training))):
@@ -584,7 +585,9 @@ class Generation:
                 return patiently(self._answer)
             if any(node.lost is not None or node.has_failed for node in gang):
                 failed_at = failed_at or time.monotonic()
-                settled = time.monotonic() > failed_at + SETTLE_S
+                # The others of a gang that was asked to stop may still be saving the same checkpoint.
+                settle_s = self.launch.grace_s if isinstance(self.members.cause(), Preempted) else SETTLE_S
+                settled = time.monotonic() > failed_at + settle_s
                 if all(node.over for node in gang) or (settled and not self.members.is_unexplained(failed_at)):
                     raise self.members.cause()
             elif (stuck := self.reports.liveness.stuck(self._cut_links(), len(gang))) is not None:

@@ -11,7 +11,7 @@ import pytest
 from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Joined, Launch, NodeExit
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankEnd, RankReport
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
 from infra.gang.members import Node
@@ -267,3 +267,17 @@ def test_a_node_that_is_silent_when_connections_break_is_waited_for(
         generation._follow()
     assert raised.value.message.startswith(cause)
     assert raised.value.details["node"] == node
+
+
+def test_a_peer_of_a_node_that_was_asked_to_stop_may_finish_its_checkpoint(
+    launched: Callable[..., Generation], times: Clock, committed: list[Checkpoint]
+) -> None:
+    generation = launched(silence_s=60)
+    running(generation, "ab")
+    generation.members.gang[0].exit = failed(errors.Preempted("asked to stop."))
+    report = RankReport(rank=1, checkpoints=[unstored(5, 2)])
+    record = NodeExit(status="done", ranks=[RankEnd(rank=1, report=report)])
+    times.happens[1] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 1), record)
+    with pytest.raises(errors.Preempted):
+        generation._follow()
+    assert committed == report.checkpoints
