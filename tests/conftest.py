@@ -59,10 +59,9 @@ _reasons_key = pytest.StashKey[list[str]]()
 
 def _no_deadlines() -> None:
     """Hypothesis counts no time: an example that takes long beside other tests is not wrong."""
-    from hypothesis import HealthCheck, settings
+    from hypothesis import settings
 
-    slow = [HealthCheck.too_slow]
-    settings.register_profile("default", settings.get_profile("default"), deadline=None, suppress_health_check=slow)
+    settings.register_profile("default", settings.get_profile("default"), deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
