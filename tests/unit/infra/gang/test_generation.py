@@ -11,7 +11,7 @@ import pytest
 from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Joined, Launch, NodeExit, RankEnd, RankReport
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
 from infra.gang.members import Node
@@ -33,7 +33,7 @@ def launched(tmp_path: Path, committed: list[Checkpoint]) -> Callable[..., Gener
     def make(**launch: Any) -> Generation:
         return Generation(
             open_store(str(tmp_path / "store")),
-            Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, **launch}),
+            Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, "poll_s": 10, **launch}),
             lambda generation, node: pytest.fail("nothing is started"),
             commit=committed.append,
             check=lambda: None,
@@ -69,7 +69,7 @@ def test_a_generation_commits_only_what_it_wrote(
 
 
 class Clock:
-    """Time that passes only when somebody sleeps, and what happens then."""
+    """Time that passes only when somebody sleeps, ten seconds at once, and what happens then."""
 
     def __init__(self, happens: list[Any]) -> None:
         self.now, self.happens = 1000.0, happens
@@ -97,6 +97,14 @@ def running(generation: Generation, hosts: str, heard: float = 1000.0) -> None:
         node = Node(SilentNode(), 0.0, joined=joined(host, number), heard=heard)
         generation.members.nodes.append(node)
         generation.members.gang[number] = node
+
+
+def test_while_the_machine_stands_still_no_node_is_silent(launched: Callable[..., Generation], times: Clock) -> None:
+    generation = launched(nodes=1, poll_s=1)
+    running(generation, "a")
+    record = NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer())])
+    times.happens[4] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 0), record)
+    assert generation._follow() == RankAnswer()
 
 
 class Counted(SilentNode):
