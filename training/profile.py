@@ -79,8 +79,8 @@ _SHORT_S = 20e-6
 _LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
 # Settings of the Trainer that a profile replaces: loggers would report this training to their servers.
 _OURS = ("logger", "profiler")
-# How long a rank that failed may take to say so.
-_ENDS_WITHIN_S = 5.0
+# How long a rank that failed may take to say so, or to end.
+_ENDS_WITHIN_S = 60.0
 
 
 class Done(BaseException):
@@ -426,7 +426,7 @@ def _start(request: ProfileRequest, rank: int) -> tuple[subprocess.Popen[bytes],
 def _cause(others: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> TrainwrightError | None:
     """Why another rank ended, which is why the connection to it was lost."""
     until = time.monotonic() + _ENDS_WITHIN_S
-    while time.monotonic() < until and not any(answer.exists() for _, answer in others):
+    while time.monotonic() < until and not any(one.poll() is not None or answer.exists() for one, answer in others):
         time.sleep(0.05)
     for _, answer in others:
         found = json.loads(answer.read_text()) if answer.exists() else {}

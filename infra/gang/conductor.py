@@ -37,7 +37,7 @@ from data_contracts.records import FailureEvent, FailureKind
 from infra import stopping
 from infra.audit import now
 from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forged_result, why_from
-from infra.gang.members import Activity, Members, Node, NodeRecords, OnMessage, Progress, RankReports
+from infra.gang.members import SLOW_S, Activity, Members, Node, NodeRecords, OnMessage, Progress, RankReports
 from infra.gang.node import SlotReservation, Start, local
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.recovery import (
@@ -223,8 +223,9 @@ class _Conductor:
             while (token := keeper.token(WAIT_S)) is None:
                 if self._result() is not None:
                     return self._attached()
-                sentence = "another run trains this; waiting for it"
-                self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
+                if keeper.is_waiting:
+                    sentence = "another run trains this; waiting for it"
+                    self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
             if self._result() is not None:
                 return self._attached()
             if patiently(lambda: self.store.exists(layout.tombstone(self.training))):
@@ -531,13 +532,13 @@ class Generation:
                 if self._outage.error is not None:
                     raise self._outage.error
                 raise self.members.incomplete(timeout_s)
-            time.sleep(self.poll_s)
+            self._sleep()
         joined = [node.joined for node in self.members.fix().values() if node.joined is not None]
         path = layout.rollcall(self.training, self.number)
         meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined)
         record = self._codes.coded(path, meeting.to_json())
         while not self._reach(lambda: self.store.create_once(path, record)):
-            time.sleep(self.poll_s)
+            self._sleep()
         self._leave_out()
 
     def _start_and_hear(self) -> None:
@@ -586,7 +587,9 @@ class Generation:
                 return patiently(self._answer)
             if any(node.lost is not None or node.has_failed for node in gang):
                 failed_at = failed_at or time.monotonic()
-                settled = time.monotonic() > failed_at + SETTLE_S
+                # The others of a gang that was asked to stop may still be saving the same checkpoint.
+                settle_s = self.launch.grace_s if isinstance(self.members.cause(), Preempted) else SETTLE_S
+                settled = time.monotonic() > failed_at + settle_s
                 if all(node.over for node in gang) or (settled and not self.members.is_unexplained(failed_at)):
                     raise self.members.cause()
             elif (stuck := self.reports.liveness.stuck(self._cut_links(), len(gang))) is not None:
@@ -596,7 +599,7 @@ class Generation:
             if self._grows_after is not None and self.reports.checkpoint_step > self._grows_after:
                 # The checkpoint is committed, so only the work since then is lost.
                 raise Preempted("Nodes that were missing have come.", details={"grows": True})
-            time.sleep(self.poll_s)
+            self._sleep()
 
     def _cut_links(self) -> list[str]:
         return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
@@ -672,6 +675,16 @@ class Generation:
     def _unheard(self, seconds: float) -> None:
         """Discount `seconds` in which the store was unreachable: silence counts only while the store answers."""
         self.reports.liveness.paused()
+        self._discount(seconds)
+
+    def _sleep(self) -> None:
+        """Wait until the next look. If that takes far too long, this machine stood still, and its nodes with it."""
+        began = time.monotonic()
+        time.sleep(self.poll_s)
+        if (late_s := time.monotonic() - began - self.poll_s) > SLOW_S:
+            self._discount(late_s)
+
+    def _discount(self, seconds: float) -> None:
         for node in self.members.nodes:
             node.heard = min(node.heard + seconds, time.monotonic())
 

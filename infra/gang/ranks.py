@@ -34,7 +34,7 @@ from infra.telemetry import TRACEPARENT, fields_env, parsed
 # Neither a library nor Lightning uses SIGUSR2; batch systems warn with SIGUSR1.
 SIGNAL = signal.SIGUSR2
 # Ranks that are asked for their stacks get this long to print them, and print no more after this silence.
-WAIT_S, QUIET_S = 2.0, 0.2
+WAIT_S, QUIET_S = 5.0, 0.5
 MOST_BYTES = 16_384
 # How often a chunk of each log is stored, and how long a chunk and the end of a log may be.
 EVERY_S = 30.0
@@ -42,7 +42,7 @@ CHUNK_BYTES = 2**14
 END_BYTES = 2**20
 WATCH_S = 0.05
 # After a rank raised, its peers' threads get this long to finish a checkpoint that is being saved.
-SAVED_WITHIN_S = 10.0
+SAVED_WITHIN_S = 30.0
 # Below the range from which systems take ports for outgoing connections.
 _PORTS = range(20_000, 32_000)
 # Every rank of a gang may connect at the same moment; the kernel has a limit of its own.

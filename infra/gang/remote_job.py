@@ -110,8 +110,9 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, object]
     with terminable(), keeping_lease(store, path, request.holder, request, launch) as keeper:
         while (token := keeper.token(WAIT_S)) is None:
             stopping.check()
-            sentence = "another process does this already; waiting for its result"
-            request.on_progress(Progress(-1, "waiting", sentence=sentence))
+            if keeper.is_waiting:
+                sentence = "another process does this already; waiting for its result"
+                request.on_progress(Progress(-1, "waiting", sentence=sentence))
         ledger = patiently(lambda: Ledger(store, request.uri, token, request.secret))
         return _generations(store, request, ledger, keeper)
 

@@ -216,6 +216,7 @@ class LeaseKeeper(threading.Thread):
         on_away: called, once for each outage, with the reason why the store does not take a renewal.
 
     Attributes:
+        is_waiting: whether another holder was seen, for which it waited.
         away: why the store did not take the last renewal, such as a full disk; None if it did.
     """
 
@@ -234,6 +235,7 @@ class LeaseKeeper(threading.Thread):
         self._patience_s, self._renew_s = patience_s, renew_s
         self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
         self._on_away = on_away
+        self.is_waiting = False
         self.away: StorageUnavailable | None = None
         self._lease: Lease | None = None
         self._error: BaseException | None = None
@@ -290,6 +292,11 @@ class LeaseKeeper(threading.Thread):
 
     def _take(self) -> Lease:
         outage = Outage()
+
+        def wait(*_: object) -> None:
+            self.is_waiting = True
+            outage.answered()
+
         while True:
             try:
                 return Lease.take(
@@ -297,7 +304,7 @@ class LeaseKeeper(threading.Thread):
                     self._path,
                     self._holder,
                     patience_s=self._patience_s,
-                    on_wait=lambda *_: outage.answered(),
+                    on_wait=wait,
                     sleep=self._sleep,
                 )
             except StorageUnavailable as error:

@@ -87,7 +87,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                 stopping.check()
                 if done := final_report(run):
                     return done
-                if not announced:
+                if keeper.is_waiting and not announced:
                     log.info("another process carries out the run %s; waiting for its verdict", run.run_id)
                     announced = True
             if done := final_report(run) or _ended_meanwhile(run, before):

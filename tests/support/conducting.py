@@ -52,7 +52,8 @@ def run(
 ):
     """Conduct a training of fake ranks: 10 steps with a checkpoint each 5 unless `fake` says otherwise."""
     trace = str(Path(store.uri).parent / "trace")
-    settings: dict[str, Any] = {"heartbeat_s": 0.2, **options.pop("launch", {})}
+    # A busy machine may hold up a node or a rank for longer than usual limits.
+    settings: dict[str, Any] = {"heartbeat_s": 0.2, "silence_s": 120, "hang_s": 300, **options.pop("launch", {})}
     launch = Launch(
         training=TRAINING,
         entry="tests.support.fake_rank",

@@ -1,8 +1,10 @@
 """A rank without torch for tests of the launchers: speaks the ranks' file protocol and fails where it is told to.
 
 `launch["train"]["fake"]`: `steps`, `every` (steps between checkpoints), `step_s`, `trace` (a file that gets one line
-`<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind", "after"}, where
-`after` is a step whose checkpoint must be committed first. With `until`, the last step waits for that file.
+`<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind", "after"}. A fault
+whose step was taken before comes at the generation's first. `after` is a step whose checkpoint must be committed first,
+`together` waits until all ranks took a step, and a fault "wait" lasts until there is the file `for`. With `until`, the
+last step waits for that file.
 """
 
 from __future__ import annotations
@@ -44,20 +46,20 @@ checkpoints: list[Checkpoint] = []
 
 def main() -> None:
     signal.signal(signal.SIGTERM, note_stop)
-    step = LAUNCH.resume.step if LAUNCH.resume else 0
+    begin = step = LAUNCH.resume.step if LAUNCH.resume else 0
     report("starting", step)
     print(f"rank {RANK} of {WORLD} in {os.getcwd()} with {os.environ['OMP_NUM_THREADS']} threads", flush=True)
     while step < FAKE["steps"]:
         for fault in FAKE.get("faults", []):
-            if (fault["generation"], fault["rank"], fault["step"]) == (LAUNCH.generation, RANK, step):
-                fail(fault["kind"], fault.get("after"))
-        if stopping or stop_file(SCRATCH).exists():
+            if (fault["generation"], fault["rank"], max(fault["step"], begin)) == (LAUNCH.generation, RANK, step):
+                fail(fault)
+        while step == FAKE["steps"] - 1 and "until" in FAKE and not (Path(FAKE["until"]).exists() or is_stopping()):
+            time.sleep(0.02)
+        if is_stopping():
             if RANK == 0:
                 checkpoint(step)
                 report("training", step)
             raise Preempted("asked to stop.")
-        while step == FAKE["steps"] - 1 and "until" in FAKE and not Path(FAKE["until"]).exists():
-            time.sleep(0.02)
         time.sleep(FAKE.get("step_s", 0.01))
         step += 1
         with open(FAKE["trace"], "a") as trace:
@@ -113,9 +115,16 @@ def note_stop(*_: Any) -> None:
     stopping = True
 
 
-def fail(kind: str, after: int | None = None) -> None:
+def is_stopping() -> bool:
+    return stopping or stop_file(SCRATCH).exists()
+
+
+def fail(fault: dict[str, Any]) -> None:
+    kind = fault["kind"]
     # Faults come once the conductor has committed what they must not lose.
-    while after is not None and after > max(committed(), default=-1):
+    while "after" in fault and fault["after"] > max(committed(), default=-1):
+        time.sleep(0.02)
+    while fault.get("together") and len(ranks_that_stepped()) < WORLD:
         time.sleep(0.02)
     match kind:
         case "bug":
@@ -132,6 +141,9 @@ def fail(kind: str, after: int | None = None) -> None:
             save_slowly()
         case "wait for node 1":
             while not STORE.exists(layout.joined(LAUNCH.training, LAUNCH.generation, 1)):
+                time.sleep(0.02)
+        case "wait":
+            while not Path(fault["for"]).exists():
                 time.sleep(0.02)
         case "storage":
             raise StorageUnavailable("the store is away.")
@@ -170,6 +182,11 @@ def save_slowly() -> None:
 def committed() -> list[int]:
     latest = STORE.pointer(layout.latest(LAUNCH.training)).read()
     return [] if latest is None else [entry["step"] for entry in latest.value["checkpoints"]]
+
+
+def ranks_that_stepped() -> set[str]:
+    lines = [line.split() for line in Path(FAKE["trace"]).read_text().splitlines()]
+    return {rank for generation, rank, _ in lines if int(generation) == LAUNCH.generation}
 
 
 def parent_of(pid: int) -> int:

@@ -97,6 +97,8 @@ class Hosts:
     def close(self) -> None:
         """Take all of it away."""
         for name in self._names:
+            # By itself, a link goes with its host a while later, and the next hosts' have the same names.
+            subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
             shutil.rmtree(_NETNS / name, ignore_errors=True)
         subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)

@@ -88,7 +88,7 @@ def _worker(number: int) -> Act:
             process.wait(20)
         except subprocess.TimeoutExpired:  # as whoever runs services does
             process.kill()
-            process.wait(10)
+            process.wait(180)
         return host, lambda: cluster.work(host)
 
     return act
@@ -97,7 +97,7 @@ def _worker(number: int) -> Act:
 def _conductor(number: int) -> Act:
     def act(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Undo]:
         line.process.send_signal(number)
-        line.process.wait(60)
+        line.process.wait(180)
         line.conduct()
         return -1, _nothing
 
@@ -248,7 +248,7 @@ def soak(folder: Path, faults: list[str], seed: int, say: Callable[[str], None] 
             line.hurry()
             line.process.wait(RECOVERED_S + line.total)
             assert line.process.returncode == 0, line.said()
-            until(lambda: not cluster.left(RANK, NODE), 30, lambda: cluster.left(RANK, NODE))
+            until(lambda: not cluster.left(RANK, NODE), what=lambda: cluster.left(RANK, NODE))
             until(lambda: cluster.site.slots(POOL) == 0, 150)
             check_samples(line)
             found = line.weights()

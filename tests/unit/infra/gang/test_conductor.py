@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from infra.gang import members
+from infra.gang import conductor, members
 from infra.gang.members import Progress
 from infra.gang.node import local
 from infra.store import Store, layout
@@ -76,12 +78,19 @@ MORE = [("sigkill", 1, "node_lost", ""), ("exit", 1, "node_lost", ""), ("sigterm
     ("kind", "rank", "cause", "sentence"), [*GOES_ON, *(pytest.param(*one, marks=pytest.mark.sweep) for one in MORE)]
 )
 def test_a_fault_ends_the_generation_and_the_next_goes_on(
-    kind: str, rank: int, cause: str, sentence: str, store: Store
+    kind: str, rank: int, cause: str, sentence: str, store: Store, tmp_path: Path
 ) -> None:
     seen: list[Progress] = []
-    # Slow steps, so that the other rank cannot be done before the fault is noticed.
-    fake = {"faults": [{**fault(kind, rank), "after": 5}], "steps": 60, "step_s": 0.05}
-    outcome = run(store, fake, on_progress=seen.append)
+    goes_on = tmp_path / "goes-on"
+
+    def hear(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.generation == 1:
+            goes_on.touch()
+
+    # The last step waits, so that the other rank cannot be done before the fault is noticed.
+    fake = {"faults": [{**fault(kind, rank), "after": 5}], "steps": 60, "step_s": 0.02, "until": str(goes_on)}
+    outcome = run(store, fake, on_progress=hear)
     assert (outcome.checkpoint.step, outcome.checkpoint.generation, outcome.generations) == (60, 1, 2)
     said = [progress.sentence for progress in seen if progress.phase == "ended"]
     assert len(said) == 1
@@ -123,8 +132,8 @@ def test_an_error_in_code_is_raised_once_and_never_tried_again(
 
 
 def test_a_budget_is_spent_and_then_the_cause_raised(store: Store) -> None:
-    # The rank that is left saves when it is stopped, a few steps on; the second fault lies well beyond.
-    faults = [fault("sigkill", step=7), fault("sigkill", step=60, generation=1)]
+    # The rank that is left saves when it is stopped, some steps on; the second fault comes at the first step then.
+    faults = [fault("sigkill"), fault("sigkill", generation=1)]
     fake = {"faults": faults, "every": 1000, "steps": 2000}
     with pytest.raises(NodeLost, match="Rank 1 ended without an answer") as caught:
         run(store, {**fake, "step_s": 0.05}, retry={"node_lost": 1})
@@ -190,19 +199,23 @@ def test_what_a_callback_raises_leaves_no_process_and_no_lease(
 
 
 def test_the_time_that_a_store_takes_to_answer_is_not_a_nodes_silence(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, slow = store.read_json, [3]
+    real, slow, waited_s, goes_on = store.read_json, [3], [0.0], tmp_path / "goes-on"
 
     def tried_again(path: str) -> Any:
         if path.endswith("beat-3.json") and slow[0]:
             slow[0] -= 1
-            time.sleep(1.5)
+            waited_s[0] += 900  # a process of this machine may be silent for five times 120 s
+            if not slow[0]:
+                goes_on.touch()
             raise FileNotFoundError(path)
         return real(path)
 
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited_s[0], sleep=time.sleep)
+    for module in (conductor, members):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(store, "read_json", tried_again)
-    monkeypatch.setattr(members, "SLOW_S", 0.5)
-    outcome = run(store, {"steps": 40, "step_s": 0.05}, launch={"silence_s": 0.2})
+    outcome = run(store, {"until": str(goes_on)})
     assert slow == [0]
     assert outcome.generations == 1

@@ -161,6 +161,12 @@ def test_nodes_that_never_come_are_paid_for_and_said(line: Line) -> None:
     assert caught.value.details["node_seconds"] > 2 * 0.2, "each node from its own start"
 
 
+def test_a_lease_that_is_slow_to_take_is_not_anothers(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor_module, "WAIT_S", 0)
+    line.train("")
+    assert "waiting" not in {progress.phase for progress in line.said}
+
+
 def test_a_training_that_was_deleted_is_not_trained(line: Line) -> None:
     line.store.create_json(layout.tombstone(TRAINING), {"by": "test"})
     with pytest.raises(Interrupted, match=f"{TRAINING} was deleted while it was waited for"):

@@ -11,7 +11,7 @@ import pytest
 from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Joined, Launch, NodeExit
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
 from infra.gang.members import Node
@@ -33,7 +33,7 @@ def launched(tmp_path: Path, committed: list[Checkpoint]) -> Callable[..., Gener
     def make(**launch: Any) -> Generation:
         return Generation(
             open_store(str(tmp_path / "store")),
-            Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, **launch}),
+            Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, "poll_s": 10, **launch}),
             lambda generation, node: pytest.fail("nothing is started"),
             commit=committed.append,
             check=lambda: None,
@@ -69,7 +69,7 @@ def test_a_generation_commits_only_what_it_wrote(
 
 
 class Clock:
-    """Time that passes only when somebody sleeps, and what happens then."""
+    """Time that passes only when somebody sleeps, ten seconds at once, and what happens then."""
 
     def __init__(self, happens: list[Any]) -> None:
         self.now, self.happens = 1000.0, happens
@@ -97,6 +97,14 @@ def running(generation: Generation, hosts: str, heard: float = 1000.0) -> None:
         node = Node(SilentNode(), 0.0, joined=joined(host, number), heard=heard)
         generation.members.nodes.append(node)
         generation.members.gang[number] = node
+
+
+def test_while_the_machine_stands_still_no_node_is_silent(launched: Callable[..., Generation], times: Clock) -> None:
+    generation = launched(nodes=1, poll_s=1)
+    running(generation, "a")
+    record = NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer())])
+    times.happens[4] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 0), record)
+    assert generation._follow() == RankAnswer()
 
 
 class Counted(SilentNode):
@@ -277,3 +285,17 @@ def test_a_process_of_this_machine_may_be_silent_longer(
     monkeypatch.setattr(SilentNode, "runs_here", lambda self: runs)
     with pytest.raises(NodeLost, match=f"no heartbeat for {silence_s} s"):
         generation._follow()
+
+
+def test_a_peer_of_a_node_that_was_asked_to_stop_may_finish_its_checkpoint(
+    launched: Callable[..., Generation], times: Clock, committed: list[Checkpoint]
+) -> None:
+    generation = launched(silence_s=60)
+    running(generation, "ab")
+    generation.members.gang[0].exit = failed(errors.Preempted("asked to stop."))
+    report = RankReport(rank=1, checkpoints=[unstored(5, 2)])
+    record = NodeExit(status="done", ranks=[RankEnd(rank=1, report=report)])
+    times.happens[1] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 1), record)
+    with pytest.raises(errors.Preempted):
+        generation._follow()
+    assert committed == report.checkpoints

@@ -16,10 +16,11 @@ import pytest
 
 from infra.gang.ledger import committed, list_checkpoints
 from infra.gang.members import Progress
-from infra.processes.processes import find_marked, marked_env
+from infra.processes.processes import find_marked, has_ended, marked_env
 from infra.store import Store, layout
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
 from tests.support.pool import until
+from tests.support.processes import identified
 
 pytestmark = pytest.mark.warm
 
@@ -115,16 +116,17 @@ TIMES = [0, *(pytest.param(turn, marks=pytest.mark.sweep) for turn in range(1, 5
 
 @pytest.mark.parametrize("turn", TIMES)
 def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int, store: Store, mark: str) -> None:
-    options = {"launch": {"lease_silence_s": 2, "heartbeat_s": 0.2}, "nodes": 2}
+    # Longer than a busy machine holds the conductor up before it is killed.
+    options = {"launch": {"lease_silence_s": 30}, "nodes": 2}
     conductor = Conductor(store, mark, HANGING, options, elsewhere=True)
     conductor.said(MOMENTS["training"])
     assert len(find_marked(mark)) > 6
     conductor.process.kill()
     conductor.end()
-    until(lambda: not find_marked(mark), 60)
+    until(lambda: not find_marked(mark))
     for node in (0, 1):
         error = store.read_json(layout.node_exit(TRAINING, 0, node))["error"]
-        assert error["message"] == "The conductor of trainings/k-0 has not renewed its lease for 2 s."
+        assert error["message"] == "The conductor of trainings/k-0 has not renewed its lease for 30 s."
     # The dead one's lease is not free; it is taken over once it stood still.
     waited: list[str] = []
     outcome = run(store, {"steps": 20}, patience_s=1, on_progress=lambda progress: waited.append(progress.phase))
@@ -134,22 +136,23 @@ def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int,
 
 
 def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: Store, mark: str) -> None:
-    options = {"launch": {"lease_silence_s": 600, "heartbeat_s": 0.2}}
+    options = {"launch": {"lease_silence_s": 600}}
     conductor = Conductor(store, mark, HANGING, options, elsewhere=True)
     conductor.said(MOMENTS["training"])
     conductor.process.kill()
     conductor.end()
     assert find_marked(mark)
     assert run(store, {"steps": 20}, patience_s=1).generations == 2
-    until(lambda: not find_marked(mark), 60)
+    until(lambda: not find_marked(mark))
     assert not store.exists(layout.node_exit(TRAINING, 0, 0)), "a fenced node writes nothing"
 
 
 def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once(store: Store, mark: str) -> None:
     """Both the lease and the nodes are free at once, and what the nodes sealed meanwhile counts."""
-    fake, options = {"steps": 160, "step_s": 0.05}, {"launch": {"heartbeat_s": 0.2}, "nodes": 2}
-    conductor = Conductor(store, mark, fake, options)
+    options = {"launch": {"lease_silence_s": 600}, "nodes": 2}
+    conductor = Conductor(store, mark, {"steps": 20_000, "step_s": 0.2}, options)
     conductor.said(MOMENTS["training"])
+    known_as = identified(conductor.process)
     # Between two checkpoints that it commits, it is held up, and the ranks seal another.
     conductor.process.send_signal(signal.SIGSTOP)
     newest = known = committed(store, TRAINING)[0][-1].step
@@ -157,6 +160,7 @@ def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once
         newest = max(found.step for found in list_checkpoints(store, TRAINING))
         time.sleep(0.01)
     conductor.process.kill()
+    until(lambda: has_ended(known_as))
     killed = time.monotonic()
     said: list[Progress] = []
     first_step = []
@@ -166,17 +170,20 @@ def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once
         if progress.generation == 1 and progress.phase == "training" and progress.step and not first_step:
             first_step.append(time.monotonic() - killed)
 
-    outcome = run(store, fake, on_progress=hear, **options)
+    steps_in_all = newest + 1000
+    fake = {"steps": steps_in_all, "step_s": 0, "every": 100}
+    outcome = run(store, fake, on_progress=hear, patience_s=600, **options)
     conductor.end()
-    assert (outcome.checkpoint.step, outcome.generations) == (160, 2)
-    assert len([one for one in said if one.phase == "waiting"]) < 15, "one look a second, five reports of waiting"
+    assert (outcome.checkpoint.step, outcome.generations) == (steps_in_all, 2)
+    assert "waiting" not in {one.phase for one in said}
     [adopted] = [one for one in said if "sealed but not committed by the previous conductor" in one.sentence]
     assert adopted.step >= newest
     assert steps(store)[1, 0][0] == adopted.step + 1
-    assert max(steps(store)[0, 0]) - adopted.step <= 5 + 40, "an interval, and what the ranks do until they are ended"
+    done_until_they_ended = max(steps(store)[0, 0]) - adopted.step
+    assert done_until_they_ended <= 5 + 600, "an interval, and 2 minutes; their lease would have been over after ten"
     print(f"next step {first_step[0]:.1f} s after SIGKILL of the conductor")
-    assert first_step[0] < 20
-    assert not [one for one in find_marked(mark) if one != conductor.process.pid], "the orphans have ended, too"
+    assert first_step[0] < 300, "the patience with a lease is twice that"
+    until(lambda: not find_marked(mark))
 
 
 @pytest.mark.parametrize("turn", TIMES)
@@ -185,10 +192,10 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, st
     fake = {"steps": 60, "step_s": 0.05, "until": str(all_wait)}
     first = Conductor(store, mark, fake, {})
     first.said(MOMENTS["training"])
-    second = Conductor(store, mark, fake, {})
+    second = Conductor(store, mark, fake, {"patience_s": 600})
     second.said(lambda said: said["phase"] == "waiting")
     # A third one that is interrupted while it waits leaves the others alone.
-    third = Conductor(store, mark, fake, {})
+    third = Conductor(store, mark, fake, {"patience_s": 600})
     third.said(lambda said: said["phase"] == "waiting")
     third.process.send_signal(signal.SIGINT)
     assert third.end() == 130
@@ -203,12 +210,12 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, st
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_conductor_that_was_stopped_changes_nothing_when_it_wakes(turn: int, store: Store, mark: str) -> None:
     """Stopped while its gang trains, and woken up, a little later each time, once its successor's gang trains."""
-    # Its gang trains on without it, and would be through before a busy machine has started the second.
-    first = Conductor(store, mark, {"steps": 60, "step_s": 0.5}, {"launch": {"lease_silence_s": 8}})
+    # Its gang waits for its last step, however long a busy machine takes to start the second.
+    first = Conductor(store, mark, {"steps": 8, "until": str(Path(store.uri).parent / "never")}, {})
     first.said(MOMENTS["training"])
     first.process.send_signal(signal.SIGSTOP)
     fake = {"steps": 60, "step_s": 0.1}
-    second = Conductor(store, mark, fake, {"launch": {"lease_silence_s": 8}, "patience_s": 3})
+    second = Conductor(store, mark, fake, {"patience_s": 3})
     second.said(lambda said: said["generation"] == 1 and said["step"] > 15 + 8 * turn)
     first.process.send_signal(signal.SIGCONT)
     assert first.said(lambda said: said.get("cause"))["cause"] == "fenced"
@@ -224,7 +231,7 @@ def test_a_conductor_that_was_stopped_changes_nothing_when_it_wakes(turn: int, s
 def test_a_waiting_conductor_takes_over_when_the_first_is_cancelled(store: Store, mark: str) -> None:
     first = Conductor(store, mark, HANGING, {})
     first.said(MOMENTS["training"])
-    second = Conductor(store, mark, {"steps": 20}, {})
+    second = Conductor(store, mark, {"steps": 20}, {"patience_s": 600})
     second.said(lambda said: said["phase"] == "waiting")
     first.process.send_signal(signal.SIGINT)
     assert first.end() == 130

@@ -37,7 +37,7 @@ def test_nodes_that_answer_or_refuse_are_reached(
     nodes = [joined(0, one), joined(1, other)]
     one.meet(nodes)
     other.meet(nodes)
-    until(lambda: (set(one._missed), set(other._missed)) == ({1}, {0}), 10)
+    until(lambda: (set(one._missed), set(other._missed)) == ({1}, {0}))
     # As outside of tests: a first packet that meets a socket while it closes is lost, and resent after a second.
     monkeypatch.setattr(supervisor, "PROBE_S", 2.0)
     other.stop()

@@ -6,11 +6,17 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import Hung, OutOfMemory
+from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of
+from infra.gang import conductor, members
 from infra.gang.members import Progress
 from infra.gang.node import Handle, local
 from infra.processes.processes import find_marked
@@ -26,6 +32,16 @@ def fault(kind: str, rank: int = 1, step: int = 7, generation: int = 0, **more: 
     return {"kind": kind, "rank": rank, "step": step, "generation": generation, **more}
 
 
+@pytest.fixture
+def passed_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How far the conductor's clock is ahead: a test lets time pass that no busy machine can bring about."""
+    passed_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s[0], sleep=time.sleep)
+    for module in (conductor, members):
+        monkeypatch.setattr(module, "time", clock)
+    return passed_s
+
+
 def launch(store: Store, generation: int) -> dict[str, Any]:
     return store.read_json(layout.launch(TRAINING, generation))
 
@@ -34,7 +50,6 @@ def ended(seen: list[Progress]) -> list[str]:
     return [progress.sentence for progress in seen if progress.phase == "ended"]
 
 
-QUICK = {"hang_s": 2, "silence_s": 3}
 # fault; the sentence; what the stack says
 HANGS = [
     ("hang", "Rank 1 on node 0 ({host}) stands still (forward) at step 7 and has made no progress for ", "in fail"),
@@ -47,10 +62,24 @@ HANGS = [
 
 
 @pytest.mark.parametrize(("kind", "sentence", "stack"), HANGS)
-def test_a_hang_is_found_named_and_its_stacks_are_kept(kind: str, sentence: str, stack: str, store: Store) -> None:
-    fake = {"faults": [fault(kind)], "steps": 2000, "step_s": 0.05}
+def test_a_hang_is_found_named_and_its_stacks_are_kept(
+    kind: str, sentence: str, stack: str, store: Store, passed_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "STACKS_S", 120.0)
+    seen = [7]
+
+    # With the other rank's steps: one that is held up is no hang.
+    def pass_time(_: int, message: Heartbeat | NodeExit) -> None:
+        ranks = {report.rank: report for report in reports_of(message)}
+        if len(ranks) < 2 or ranks[1].step < 7 or (kind == "stop" and ranks[1].state != "T"):
+            return
+        if ranks[0].step > seen[-1]:
+            seen.append(ranks[0].step)
+            passed_s[0] += 2.0
+
+    fake = {"faults": [fault(kind)], "steps": 20_000, "step_s": 0.05}
     with pytest.raises(Hung) as caught:
-        run(store, fake, launch=QUICK, retry={"hung": 0})
+        run(store, fake, launch={"hang_s": 45, "silence_s": 45}, retry={"hung": 0}, on_message=pass_time)
     assert caught.value.message.startswith(sentence.format(host=os.uname().nodename))
     assert (caught.value.details["rank"], caught.value.details["node"]) == (1, 0)
     stacks = caught.value.details["stacks"]
@@ -76,15 +105,17 @@ def test_out_of_memory_goes_on_once_with_half_the_micro_batch(store: Store) -> N
 
 
 def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.gang.conductor.REGATHER_S", 5.0)
     seen: list[Progress] = []
     # Of generation 1 nodes 0 and 2 are missing. Rank 0 alone makes checkpoints, so each continues from step 5.
-    faults = [fault("kill node", 0, after=5), fault("kill node", 0, generation=1, step=8)]
+    faults = [fault("kill node", 0, after=5), fault("kill node", 0, generation=1, step=8, together=True)]
     fake = {"faults": faults, "steps": 10, "step_s": 0.05}
     begin = local(store.uri, {}, TRAINING)
 
     def start(generation: int, node: int) -> Handle:
         return SilentNode("its run is Late") if generation == 1 and node in (0, 2) else begin(generation, node)
+
+    def regather(launched: Launch, _: object) -> None:
+        monkeypatch.setattr(conductor, "REGATHER_S", 1.0 if launched.generation == 1 else 180.0)
 
     outcome = run(
         store,
@@ -94,7 +125,9 @@ def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, mon
         train={"global_batch_size": 16},
         launch={"min_nodes": 2},
         start=start,
+        on_launch=regather,
         on_progress=seen.append,
+        rollcall_timeout_s=180,
     )
     assert (outcome.checkpoint.step, outcome.checkpoint.world_size, outcome.generations) == (10, 4, 3)
     meetings = [store.read_json(layout.rollcall(TRAINING, g))["nodes"] for g in (0, 1, 2)]
@@ -109,16 +142,33 @@ class Late(SilentNode):
 
     inner: Handle | None = None
 
+    def __init__(self, status: str, missed: Callable[[], None]) -> None:
+        super().__init__(status)
+        self.missed = missed
+
+    def ended(self) -> None:
+        self.missed()
+
     def kill(self) -> None:
         if self.inner is not None:
             self.inner.kill()
 
 
-def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(store: Store) -> None:
+def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(
+    store: Store, tmp_path: Path, passed_s: list[float]
+) -> None:
     seen: list[Progress] = []
     begin = local(store.uri, {}, TRAINING)
+    has_come, grown = tmp_path / "has-come", tmp_path / "grown"
 
-    late = Late("its run is Late")
+    answered: list[bool] = []
+
+    def miss_the_roll_call() -> None:
+        # The other one had answered before the conductor looked: the time is over.
+        passed_s[0] = 100.0 if any(answered) else 0.0
+        answered.append(store.exists(layout.joined(TRAINING, 0, 0)))
+
+    late = Late("its run is Late", miss_the_roll_call)
 
     def start(generation: int, node: int) -> Handle:
         return late if (generation, node) == (0, 1) else begin(generation, node)
@@ -127,15 +177,20 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(store: Store) ->
         seen.append(progress)
         if progress.step > 3 and late.inner is None:
             late.inner = begin(0, 1)
+        if "has come" in progress.sentence:
+            has_come.touch()
+        if progress.generation == 1:
+            grown.touch()
 
+    wait = {**fault("wait", 0, step=10), "for": str(has_come)}
     outcome = run(
         store,
-        {"steps": 40, "step_s": 0.1},
+        {"steps": 40, "faults": [wait], "until": str(grown)},
         nodes=2,
         devices=1,
         train={"global_batch_size": 16},
-        launch={"min_nodes": 1},
-        rollcall_timeout_s=10,
+        launch={"min_nodes": 1, "silence_s": 600},
+        rollcall_timeout_s=90,
         retry={"preempted": 0},
         start=start,
         on_progress=hear,
@@ -156,23 +211,29 @@ STOPPED = [5, *(pytest.param(step, marks=pytest.mark.sweep) for step in (10, 15,
 class Unreached:
     """A node elsewhere, which its conductor cannot kill."""
 
-    def __init__(self, handle: Handle, alive: list[Any]) -> None:
-        self.handle, self.alive = handle, alive
+    def __init__(self, handle: Handle, alive: list[Any], looked: Callable[[], None]) -> None:
+        self.handle, self.alive, self.looked = handle, alive, looked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.handle, name)
+
+    def ended(self) -> str | None:
+        self.looked()
+        return self.handle.ended()
 
     def kill(self) -> None:
         self.alive.append(self.handle)
 
 
 @pytest.mark.parametrize("at", STOPPED)
-def test_a_node_of_an_older_generation_that_wakes_changes_nothing(at: int, store: Store) -> None:
+def test_a_node_of_an_older_generation_that_wakes_changes_nothing(
+    at: int, store: Store, tmp_path: Path, passed_s: list[float]
+) -> None:
     """Stopped with all that it started, so that nobody ends it, until its successor has trained on."""
     alive: list[Any] = []
     nodes: list[Any] = []
     stopped: list[int] = []
-    woken = threading.Event()
+    woken, succeeded = threading.Event(), tmp_path / "succeeded"
     start = local(store.uri, {}, TRAINING)
 
     def launching(generation: int, node: int) -> Handle:
@@ -180,7 +241,11 @@ def test_a_node_of_an_older_generation_that_wakes_changes_nothing(at: int, store
         if generation != 0:
             return handle
         nodes.append(handle)
-        return Unreached(handle, alive)  # type: ignore[return-value]
+        return Unreached(handle, alive, pass_time)  # type: ignore[return-value]
+
+    def pass_time() -> None:
+        # Only the silence of the node that is stopped is long.
+        passed_s[0] += 10.0 if stopped else 0.0
 
     def stop_then_wake(progress: Progress) -> None:
         if progress.generation == 0 and progress.checkpoint_step >= at and not stopped:
@@ -188,16 +253,19 @@ def test_a_node_of_an_older_generation_that_wakes_changes_nothing(at: int, store
             stopped.extend(find_marked(node._mark))
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
+        if progress.generation == 1:
+            succeeded.touch()
         if progress.generation == 1 and progress.checkpoint_step >= at + 10 and not woken.is_set():
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
             woken.set()
 
     try:
-        fake = {"steps": 60, "step_s": 0.05}
-        outcome = run(store, fake, devices=1, launch={"silence_s": 1.5}, start=launching, on_progress=stop_then_wake)
+        wait = {**fault("wait", 0, step=at + 2), "for": str(succeeded)}
+        fake = {"steps": 60, "step_s": 0.05, "faults": [wait]}
+        outcome = run(store, fake, devices=1, start=launching, on_progress=stop_then_wake)
         assert woken.is_set()
-        until(nodes[0].ended, 30)
+        until(nodes[0].ended)
     finally:
         for handle in alive:
             with contextlib.suppress(OSError):

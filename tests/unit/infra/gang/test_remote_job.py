@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from data_contracts.errors import CorruptError, GangIncomplete, NodeLost
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
-from data_contracts.messages.gang import Latest
+from data_contracts.messages.gang import Latest, Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.code_bundle import pack
+from infra.gang import remote_job as remote_job_module
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.gang.node import local
@@ -26,6 +28,12 @@ from tests.support.scripted_nodes import SilentNode, Slots
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
 URI = layout.remote_job("20260101-000000-abc", "verify-1")
+
+
+@pytest.fixture(autouse=True)
+def long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that a busy machine holds up is not lost."""
+    monkeypatch.setattr(remote_job_module, "Launch", partial(Launch, silence_s=120))
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
     asked: dict[str, Any] = {
         "holder": "test",
         "retry": RetrySpec(),
-        "rollcall_timeout_s": 30,
+        "rollcall_timeout_s": 180,
         "start": local(store.uri, {}, URI),
         "slots": Slots(full=1),
         "on_progress": lambda progress: None,

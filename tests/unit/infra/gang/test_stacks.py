@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import take_stacks
 from infra.processes.processes import state
@@ -36,7 +37,7 @@ def rank(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
         with files.log.open("wb") as output:
             process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=output, stderr=output)
         started.append(process)
-        until(lambda: b"ready" in files.log.read_bytes(), 30)
+        until(lambda: b"ready" in files.log.read_bytes())
         files.write_process(process.pid)
         return process
 
@@ -47,11 +48,12 @@ def rank(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
 
 
 def test_each_rank_says_where_it_stands_or_why_it_cannot(
-    rank: Callable[[int], subprocess.Popen[bytes]], tmp_path: Path
+    rank: Callable[[int], subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ranks, "WAIT_S", 120.0)
     sleeping, stopped = rank(0), rank(1)
     os.kill(stopped.pid, signal.SIGSTOP)
-    until(lambda: state(stopped.pid) == "T", 10)
+    until(lambda: state(stopped.pid) == "T")
     found = take_stacks(RankFiles(tmp_path, number) for number in range(3))
     assert "in waits_for_ever" in found[0]
     assert "ready" not in found[0], "what it printed before is not part of it"

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ def launch(store: Store) -> Callable[..., None]:
             "nodes": 1,
             "devices": 1,
             "heartbeat_s": 0.1,
+            "lease_silence_s": 600,
             "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}},
         }
         publish(store, layout.launch(TRAINING, 0), Launch(training=TRAINING, **{**told, **changes}).to_json())
@@ -63,7 +63,7 @@ def start(store: Store) -> LocalNode:
 def join(store: Store) -> dict[str, Any]:
     """The node's answer to the roll-call."""
     path = layout.joined(TRAINING, 0, 0)
-    return until(lambda: store.exists(path) and store.read_json(path), 60)
+    return until(lambda: store.exists(path) and store.read_json(path))
 
 
 def meet(store: Store, **changes: Any) -> None:
@@ -100,7 +100,7 @@ def in_a_thread(store: Store) -> list[int]:
 
 
 def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
-    ended = until(node.ended, 60)
+    ended = until(node.ended)
     record = store.read_json(layout.node_exit(TRAINING, 0, 0))
     node.kill()
     return ended, record
@@ -130,18 +130,20 @@ TWICE = [0, *(pytest.param(step, marks=pytest.mark.sweep) for step in (1, 3, 5, 
 
 
 @pytest.mark.parametrize("step", TWICE)
-def test_a_node_started_twice_runs_once(step: int, store: Store, launch: Callable[..., None]) -> None:
-    launch({"step_s": 0.2 if step else 0.01})
+def test_a_node_started_twice_runs_once(step: int, store: Store, launch: Callable[..., None], tmp_path: Path) -> None:
+    goes_on = tmp_path / "goes-on"
+    launch({"until": str(goes_on)})
     first = start(store)
     join(store)
     if step:
         meet(store)
-        until(lambda: len(steps(store).get((0, 0), [])) >= step, 60)
+        until(lambda: len(steps(store).get((0, 0), [])) >= step)
     assert run_node(store.uri, {}, TRAINING, 0, 0) == 5
     assert first.ended() is None
     assert not store.exists(layout.node_exit(TRAINING, 0, 0))
     if not step:
         meet(store)
+    goes_on.touch()
     assert finished(store, first)[1]["status"] == "done"
     assert steps(store)[0, 0] == list(range(1, 11))
 
@@ -159,7 +161,7 @@ def test_asked_to_leave_before_the_start_it_leaves(store: Store, launch: Callabl
 
 def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
     node = trains({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
-    until(lambda: len(steps(store).get((0, 0), [])) == 3, 60)
+    until(lambda: len(steps(store).get((0, 0), [])) == 3)
     os.kill(node.pid, signal.SIGTERM)
     ended, record = finished(store, node)
     assert ended == "ended with exit code 5"
@@ -204,7 +206,7 @@ def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(
 
 def test_a_cancel_marker_ends_a_node(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
     node = trains({"steps": 10_000})
-    until(lambda: steps(store), 60)
+    until(lambda: steps(store))
     store.create_json(layout.cancel(TRAINING, 0), {})
     ended, record = finished(store, node)
     assert ended == "ended with exit code 130"
@@ -215,9 +217,9 @@ def test_a_cancel_marker_ends_a_node(store: Store, trains: Callable[..., LocalNo
 @pytest.mark.warm(False)
 def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, trains: Callable[..., LocalNode], mark: str) -> None:
     node = trains({"steps": 10_000}, devices=2)
-    until(lambda: len(steps(store)) == 2, 60)
+    until(lambda: len(steps(store)) == 2)
     os.kill(node._process.pid, signal.SIGKILL)
-    until(lambda: find_marked(mark) == [], 60)
+    until(lambda: find_marked(mark) == [])
     assert node.ended() == "was ended by SIGKILL"
     node.kill()
 
@@ -235,14 +237,14 @@ def test_a_node_that_minds_its_parent_ends_with_it_and_another_does_not(
     parent = subprocess.Popen(command, env=marked_env(mark, {"TMPDIR": str(tmp)}), start_new_session=True)
     meet(store)
     # Parent, supervisor, torchrun, rank, and what the rank started.
-    until(lambda: len(find_marked(mark)) >= 5, 60)
+    until(lambda: len(find_marked(mark)) >= 5)
     parent.kill()
     parent.wait()
     if with_parent:
-        until(lambda: not find_marked(mark), 60)
+        until(lambda: not find_marked(mark))
     else:
         count = len(beats(store))
-        until(lambda: len(beats(store)) >= count + 4, 60)
+        until(lambda: len(beats(store)) >= count + 4)
         assert len(find_marked(mark)) >= 4
     # The folder with the copy of the project goes with the next that makes one on this machine, once nothing uses it.
     [left] = tmp.iterdir()
@@ -252,7 +254,7 @@ def test_a_node_that_minds_its_parent_ends_with_it_and_another_does_not(
         assert left.exists()
         kill_marked(mark)
     # The kernel closes a process's files, and so frees the folder's lock, a moment after its environment is gone.
-    until(lambda: scratch.make("test").close() or not left.exists(), 60)
+    until(lambda: scratch.make("test").close() or not left.exists())
     assert list(tmp.iterdir()) == []
 
 
@@ -267,10 +269,11 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
 
 
 def test_a_store_that_is_away_delays_beats_but_loses_none(
-    store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    store: Store, launch: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank trains on, and beats are numbered without a gap."""
-    launch({"steps": 30, "step_s": 0.05})
+    all_beats = tmp_path / "all-beats"
+    launch({"until": str(all_beats)})
     mine = open_store(store.uri)
     real, failures = mine.create_json, [3]
 
@@ -279,6 +282,8 @@ def test_a_store_that_is_away_delays_beats_but_loses_none(
             failures[0] -= 1
             raise StorageUnavailable("the store is away.")
         real(path, value)
+        if "beat-1.json" in path:
+            all_beats.touch()
 
     monkeypatch.setattr(mine, "create_json", sometimes)
     monkeypatch.setattr(node_module, "open_store", lambda *_, **__: mine)
@@ -297,7 +302,7 @@ def test_heartbeats_go_on_while_a_node_ends(
 
     def slow(*told: Any) -> Any:
         counts.append(len(beats(store)))
-        time.sleep(1)
+        until(lambda: len(beats(store)) >= counts[0] + 3)
         counts.append(len(beats(store)))
         return real(*told)
 

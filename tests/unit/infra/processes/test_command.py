@@ -32,7 +32,7 @@ def test_a_stop_ends_it_and_what_it_started(tmp_path: Path, monkeypatch: pytest.
     )
 
     def stop() -> None:
-        until(ready.exists, 60)
+        until(ready.exists)
         received.append(15)
 
     stopper = threading.Thread(target=stop)

@@ -129,6 +129,7 @@ def test_what_a_rank_prints_does_not_mix_with_its_stacks(
     rank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "MOST_BYTES", 2**26)
+    monkeypatch.setattr(ranks, "WAIT_S", 120.0)
     monkeypatch.setenv("TRAINWRIGHT_WITHHELD", str(rank))
     program = PRINTS.replace("ANSWERS", repr(str(RankFiles(tmp_path, 0).stack))).replace("SECRET", SECRET)
     (tmp_path / "rank.py").write_text(program)

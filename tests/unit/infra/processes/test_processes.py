@@ -45,19 +45,19 @@ def test_every_descendant_is_found_and_ended(escape: str, mark: str) -> None:
     )
     top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
     wanted = 3 if escape == "no environment" else 2
-    until(lambda: len(find_marked(mark)) == wanted, 30)
+    until(lambda: len(find_marked(mark)) == wanted)
     pids = find_marked(mark)
     # At least: one that had just forked may have been seen before its parent ended.
     assert kill_marked(mark) >= wanted
     top.wait()
     assert find_marked(mark) == []
-    until(lambda: not any(map(is_alive, pids)), 30)
+    until(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_process_that_keeps_forking_is_ended(mark: str) -> None:
     script = f"import subprocess, sys\nwhile True: subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])"
     top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
-    until(lambda: len(find_marked(mark)) > 5, 30)
+    until(lambda: len(find_marked(mark)) > 5)
     assert kill_marked(mark) > 5
     top.wait()
     assert find_marked(mark) == []
@@ -69,7 +69,7 @@ def test_marks_nest_and_do_not_match_in_part(monkeypatch: pytest.MonkeyPatch) ->
     process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(inner))
     try:
         # The kernel shows a program's environment a moment after it has begun to run it.
-        until(lambda: find_marked(inner) == [process.pid], 30)
+        until(lambda: find_marked(inner) == [process.pid])
         assert find_marked(outer) == find_marked(inner) == [process.pid]
         assert find_marked(inner[:-1]) == find_marked(new_mark()) == []
     finally:
@@ -84,7 +84,7 @@ def test_neither_itself_nor_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, mar
     )
     assert done.stdout.split() == ["[]", "0"]
     zombie = subprocess.Popen([sys.executable, "-c", ""], env=marked_env(mark))
-    until(lambda: not is_alive(zombie.pid), 30)
+    until(lambda: not is_alive(zombie.pid))
     assert find_marked(mark) == []
     zombie.wait()
     assert not is_alive(zombie.pid)
@@ -148,7 +148,7 @@ def test_the_end_of_what_cannot_be_killed_is_said_and_not_waited_for(
     mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(mark))
-    until(lambda: find_marked(mark) == [process.pid], 30)
+    until(lambda: find_marked(mark) == [process.pid])
     with monkeypatch.context() as patch:
         patch.setattr(processes, "REAP_S", 0.01)
         # Stands for a process in uninterruptible sleep: signals reach it, and it stays.

@@ -121,6 +121,6 @@ def test_of_many_one_makes_it_and_the_others_wait(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(180)
     assert found == [[59, 0, 30]] * 3
     assert (len(read), len(folders(columns))) == (2, 1)

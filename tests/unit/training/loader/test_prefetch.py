@@ -10,7 +10,7 @@ import pytest
 
 from training.loader.loaders import Prefetcher
 
-WAIT_S = 10.0
+WAIT_S = 180.0
 
 
 class Counted:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
+from training.predict import output
 from training.predict.output import UnfinishedOutput
 
 RECORD = {"the model": "a", "the input": "b"}
@@ -40,7 +41,8 @@ def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_comes_while_the_folder_is_removed_begins_anew(tmp_path: Path) -> None:
+def test_who_comes_while_the_folder_is_removed_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "WAIT_S", 300.0)
     ending = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     for row in range(10_000):  # they take longer to remove than the other waits between two tries
         (ending.folder / f"part-{row:015d}-{row + 1:015d}.arrow").touch()
