@@ -252,6 +252,7 @@ def test_a_remote_run_that_somebody_else_cancels_and_one_whose_job_is_cancelled(
         checkout.site.ask("/work_pools/trainwright", {"is_paused": False}, "PATCH")
 
 
+@pytest.mark.slow
 def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None:
     deployment = checkout.deployment("digits")
     path = f"/deployments/{deployment['id']}/schedules"

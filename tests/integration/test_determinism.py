@@ -44,6 +44,7 @@ def weights(checkpoint: Manifest) -> dict[str, str]:
     return {file.path: file.blake3 for file in checkpoint.files if file.path.startswith("weights-")}
 
 
+@pytest.mark.slow
 @pytest.mark.apt("faketime")
 def test_other_tags_other_folders_and_another_day_change_nothing(tmp_path: Path) -> None:
     first = made(tmp_path / "first/digits", {"team": "first"})

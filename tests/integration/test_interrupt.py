@@ -206,7 +206,7 @@ MOMENTS = [
     Moment("promote", lambda line: line.stage_done("evaluate"), brief=True),
 ]
 # Each is close to a moment that is tried by default.
-NEAR_OTHERS = {"validate", "before the roll-call", "ranks start", "before a checkpoint", "evaluate"}
+NEAR_OTHERS = {"validate", "shard", "before the roll-call", "ranks start", "before a checkpoint", "verify", "evaluate"}
 
 
 def stop(line: Line, moment: Moment, whole_group: bool) -> None:

@@ -13,7 +13,7 @@ from infra.processes.processes import CODE_ROOT
 from tests.support.pool import ASKED, Site, model_events, site_of, until
 from tests.support.tiny import trainwright, write_project
 
-pytestmark = pytest.mark.usefixtures("forked_prefect")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_prefect")]
 
 EMIT = """
 import sys

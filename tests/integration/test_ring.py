@@ -52,7 +52,7 @@ def needing(rows: Sequence[Feature]) -> set[str]:
 @pytest.mark.parametrize(
     "rows",
     [
-        pytest.param(FEATURES, id="all"),
+        pytest.param(FEATURES, id="all", marks=pytest.mark.slow),
         *(pytest.param((row,), id=row.name, marks=pytest.mark.sweep) for row in FEATURES),
     ],
 )

@@ -56,7 +56,7 @@ def by_calls(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Call
 @pytest.mark.apt("strace")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("what", "rank"), SCENARIOS)
-@pytest.mark.parametrize("step", [pytest.param(1, id="all", marks=pytest.mark.sweep), pytest.param(11, id="sample")])
+@pytest.mark.parametrize("step", [pytest.param(1, id="all", marks=pytest.mark.sweep), pytest.param(22, id="sample")])
 def test_killed_at_a_file_system_call(what: str, rank: int, step: int, by_calls: Callable[[int], list[Swept]]) -> None:
     has_come(*by_calls(step)[SCENARIOS.index((what, rank))])
 
@@ -65,7 +65,7 @@ def test_killed_at_a_file_system_call(what: str, rank: int, step: int, by_calls:
 @pytest.mark.parametrize(
     ("what", "rank"), [SCENARIOS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in SCENARIOS[1:])]
 )
-@pytest.mark.parametrize("step", [pytest.param(1, id="all", marks=pytest.mark.sweep), pytest.param(9, id="sample")])
+@pytest.mark.parametrize("step", [pytest.param(1, id="all", marks=pytest.mark.sweep), pytest.param(18, id="sample")])
 def test_killed_at_a_request_to_s3(what: str, rank: int, step: int, s3_server: S3Server, repository: Path) -> None:
     store = f"s3://{s3_server.bucket()}/stores"
     asked = {"store": store, "options": s3_server.options, "what": what, "rank": rank, "by": "requests", "step": step}

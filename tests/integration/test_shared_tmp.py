@@ -103,6 +103,7 @@ def test_a_line_uses_nothing_that_others_have_planted(tmp_path: Path) -> None:
     assert (victim / "precious").read_text() == "ours"
 
 
+@pytest.mark.slow
 def test_a_server_and_a_worker_start_whatever_others_have_planted(shared_folder: Path) -> None:
     # Short paths: Python puts sockets there.
     place = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))

@@ -10,7 +10,7 @@ import pytest
 from infra.signing.keys import PUBLIC_FILE, make_key_pair
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.slow, pytest.mark.warm]
 
 
 @pytest.fixture

@@ -119,8 +119,8 @@ class AliasMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("folder", 12), ("signed", 2), ("names", 2), ("s3", 2),
-        pytest.param("postgres", 2, marks=pytest.mark.apt("postgresql")),
+        ("folder", 12), ("signed", 1), ("names", 1), ("s3", 1),
+        pytest.param("postgres", 1, marks=pytest.mark.apt("postgresql")),
         pytest.param("folder", 900, marks=pytest.mark.sweep), pytest.param("signed", 150, marks=pytest.mark.sweep),
         pytest.param("names", 250, marks=pytest.mark.sweep), pytest.param("s3", 100, marks=pytest.mark.sweep),
         pytest.param("postgres", 30, marks=[pytest.mark.sweep, pytest.mark.apt("postgresql")]),
