@@ -63,7 +63,7 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
     with (folder / "nginx.txt").open("wb") as output:
         process = subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")], stdout=output, stderr=output)
     try:
-        until(lambda: listens(port), 30, (folder / "nginx.txt").read_text)
+        until(lambda: listens(port), what=(folder / "nginx.txt").read_text)
         yield
     finally:
         process.terminate()
@@ -104,7 +104,7 @@ def sent(port: int, request: bytes) -> list[int]:
     """The statuses of what the proxy answers to these bytes, sent as they are over TLS."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain, trusting.wrap_socket(plain) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as plain, trusting.wrap_socket(plain) as connection:
         connection.sendall(request)
         answer = b""
         while part := connection.recv(65536):

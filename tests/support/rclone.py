@@ -39,7 +39,7 @@ class RcloneServer:
         who = ",".join(CREDENTIALS.values())
         asked = [program, "serve", "s3", "--config", os.devnull, "--addr", f"127.0.0.1:{port}", "--auth-key", who]
         self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until(lambda: listens(port), 30, lambda: "rclone did not start")
+        until(lambda: listens(port), what=lambda: "rclone did not start")
         self.options: dict[str, Any] = {
             "key": "env:TEST_S3_KEY",
             "secret": "env:TEST_S3_SECRET",

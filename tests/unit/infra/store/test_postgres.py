@@ -90,7 +90,7 @@ def test_eight_that_make_the_table_at_once(postgres: Postgres) -> None:
 
     def prepare(number: int) -> bool:
         table = Names(url, f"s3://bucket/{number}")
-        barrier.wait(30)
+        barrier.wait(120)
         table.prepare()
         return table.prepared()
 
