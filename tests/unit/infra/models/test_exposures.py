@@ -204,7 +204,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES, asked=st.integers(1, 3))
 def test_no_change_of_a_set_takes_back_what_its_rows_have_spent(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, int]], asked: int
