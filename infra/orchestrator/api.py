@@ -59,6 +59,8 @@ ANY_SERVER = {
 
 
 REACH_TIMEOUT_S = 5.0
+# Of a command's first question: a server that is only busy must not end the command.
+FIRST_ANSWER_S = 20.0
 # The most that a Prefect server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
 MOST_ITEMS = 200
 # Between two questions of one who waits for something on the server.
@@ -116,7 +118,7 @@ def reach(url: str, where: str) -> Server:
     try:
         with (
             client_retries(0),
-            get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
+            get_client(sync_client=True, httpx_settings=client_settings(FIRST_ANSWER_S)) as client,
         ):
             if problem := client.api_healthcheck():
                 raise problem

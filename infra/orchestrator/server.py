@@ -161,7 +161,7 @@ def expected_server() -> Server | None:
             f"The Prefect server of this machine (pid {service.pid}) has died.",
             remedy=f"Start it again: `trainwright up`. Its log is {service.log}.",
         )
-    if not _answers(service.url):
+    if not _answers(service.url, api.FIRST_ANSWER_S):
         raise StorageUnavailable(
             f"The Prefect server of this machine (pid {service.pid}) runs and does not answer.",
             remedy=f"Restart it: `trainwright down`, then `trainwright up`. Its log is {service.log}.",
@@ -274,11 +274,11 @@ def _wait_until_healthy(service: Service) -> None:
     service.wait_until(lambda: _answers(service.url), START_TIMEOUT_S, name, is_late)
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, timeout_s: float = REACH_TIMEOUT_S) -> bool:
     try:
         # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
+        with opener.open(f"{url}/health", timeout=timeout_s) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False

@@ -92,7 +92,7 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
             listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         # Prefect's own retries against a silent server take longer than this limit.
-        done = trainwright("run", spec, "--json", env={"PREFECT_API_URL": url}, timeout_s=60)
+        done = trainwright("run", spec, "--json", env={"PREFECT_API_URL": url}, timeout_s=200)
     sentence = refused(done, 5)
     assert f"The Prefect server at {url} (from PREFECT_API_URL) does not answer: " in sentence
     assert "Start that server" in sentence
