@@ -32,8 +32,9 @@ def losing(postgres: Postgres) -> Iterator[LosesCommits]:
 
 @pytest.fixture
 def table(postgres: Postgres, losing: LosesCommits, monkeypatch: pytest.MonkeyPatch) -> Names:
-    """New names, behind the proxy."""
+    """New names, behind the proxy, whose losses of a turn may all be one writer's."""
     monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database, "_TRANSACTION_TRIES", 7)
     names = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
     names.prepare()
     return names
