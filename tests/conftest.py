@@ -59,9 +59,10 @@ _reasons_key = pytest.StashKey[list[str]]()
 
 def _no_deadlines() -> None:
     """Hypothesis counts no time: an example that takes long beside other tests is not wrong."""
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("default", settings.get_profile("default"), deadline=None)
+    asked = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("default", settings.get_profile("default"), **asked)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -412,8 +412,9 @@ class PoolAdmission:
         if not lacks_worker(client, pool):
             self._alone = None
             return False
-        self._alone = self._alone if self._alone is not None else time.monotonic()
-        if time.monotonic() - self._alone > self._workers_timeout_s:
+        now = time.monotonic()
+        self._alone = now if self._alone is None else self._alone
+        if now - self._alone > self._workers_timeout_s:
             raise GangIncomplete(
                 f"No worker of the work pool {self._pool} was online for {self._workers_timeout_s:g} s.",
                 remedy=f"Start one ({worker_command(pool)}), then `trainwright resume`.",

@@ -194,11 +194,12 @@ class NamedBackend:
                 self._names.forget(name)
 
     def _checked(self, path: str, read: Callable[[str], tuple[T, str]]) -> tuple[T, str]:
-        problem = ""
-        for _ in range(_TRIES):
+        problem, before, tries = "", "", 0
+        while tries < _TRIES:
             name = self._names.find(path)
             if name is None:
                 raise FileNotFoundError(path)
+            before, tries = name, tries + 1 if name == before else 1  # each move of a pointer begins anew
             try:
                 value, digest = read(name)
             except FileNotFoundError:  # a pointer was moved meanwhile, and its old object is gone

@@ -68,12 +68,14 @@ def use(store: Store, run_id: str, began: float) -> bool:
     raise AssertionError("the budget is never used up")
 
 
-def start(store_uri: str, number: int, began: float) -> int:
-    """A process that carries run `number` out."""
+def start(store_uri: str, number: int, began: float, killing: tuple[int, int]) -> int:
+    """A process that carries run `number` out, and ends once the other end of the pipe `killing` is closed."""
     if pid := os.fork():
         return pid
     try:
+        os.close(killing[1])
         use(open_store(store_uri), f"run-{number}", began)
+        os.read(killing[0], 1)
         os._exit(0)
     except BaseException as error:
         print(repr(error), file=sys.stderr, flush=True)
@@ -82,9 +84,9 @@ def start(store_uri: str, number: int, began: float) -> int:
 
 def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
     """Let the runs use the budget up, some of them killed in between; returns what was charged and counted."""
-    store, draw = open_store(store_uri), random.Random(seed)
+    store, draw, killing = open_store(store_uri), random.Random(seed), os.pipe()
     apply_rules(store, "budgets", BUDGETS)
-    running = {start(store_uri, number, START): number for number in range(RUNS)}
+    running = {start(store_uri, number, START, killing): number for number in range(RUNS)}
     killed = failed = 0
     while running:
         time.sleep(draw.uniform(0.001, 0.04))
@@ -98,7 +100,9 @@ def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
         if os.WIFSIGNALED(status):
             killed += 1
             # Each execution begins after all that the ones before have counted.
-            running[start(store_uri, number, START + 20_000 * killed)] = number
+            running[start(store_uri, number, START + 20_000 * killed, killing)] = number
+            if killed == kills:
+                os.close(killing[1])
         failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
     budgets = Budgets.model_validate(BUDGETS)
     settle_all(store, budgets)

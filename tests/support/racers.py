@@ -20,7 +20,7 @@ def race(kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int
     starter = spawn.Process(target=_start, args=(tuple(kinds), uri, options, rounds, answers))
     starter.start()
     try:
-        won = [answers.get(timeout=200) for _ in range(RACERS)]
+        won = [answers.get(timeout=500) for _ in range(RACERS)]
         starter.join()
     finally:
         starter.kill()
@@ -43,22 +43,22 @@ def _start(kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: i
 def _racer(
     number: int, kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int, barrier: Any, answers: Any
 ) -> None:
-    barrier.wait(200)  # until all have started
+    barrier.wait(300)  # until all have started
     store = open_store(uri, options)
     answers.put({kind: [RACES[kind](store, turn, number, barrier) for turn in range(rounds)] for kind in kinds})
 
 
 def _create(store: Any, turn: int, number: int, barrier: Any) -> bool:
-    barrier.wait(60)
+    barrier.wait(300)
     data = str(number).encode() * 1000
     return store.create_once(f"race/{turn}", data) and store.read(f"race/{turn}") == data
 
 
 def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:
     pointer = store.pointer("pointer")
-    barrier.wait(60)
+    barrier.wait(300)
     before = pointer.read()
-    barrier.wait(60)
+    barrier.wait(300)
     try:
         moved = pointer.swap(before, [turn, number])
     except PointerMoved as error:
@@ -71,14 +71,14 @@ def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:
 def _seal(store: Any, turn: int, number: int, barrier: Any) -> bool:
     writer = store.writer(f"datasets/k-{turn}")
     entry = writer.put("same", b"same bytes")
-    barrier.wait(60)
+    barrier.wait(300)
     ref = writer.seal("dataset", {}, {"by": number}, [entry])
     manifest = store.verify(ref)
     return manifest.provenance == {"by": number}
 
 
 def _lease(store: Any, turn: int, number: int, barrier: Any) -> bool:
-    barrier.wait(60)
+    barrier.wait(300)
     try:
         lease = Lease.take(store, f"lease-{turn}", str(number), patience_s=60, sleep=Mock(side_effect=InterruptedError))
     except InterruptedError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from tests.support.approved import approve_here
 from tests.support.s3 import CREDENTIALS
-from tests.support.waiting import free_port, listens, until
+from tests.support.waiting import until
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
@@ -33,13 +34,14 @@ class RcloneServer:
         os.environ.update(CREDENTIALS)
         self.root = Path(tempfile.mkdtemp(prefix="trainwright-rclone-"))
         (self.root / "bucket").mkdir()
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        approve_here(self.url)
+        self._log = self.root.with_suffix(".txt")
         who = ",".join(CREDENTIALS.values())
-        asked = [program, "serve", "s3", "--config", os.devnull, "--addr", f"127.0.0.1:{port}", "--auth-key", who]
-        self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until(lambda: listens(port), what=lambda: "rclone did not start")
+        asked = [program, "serve", "s3", "--config", os.devnull, "--addr", "127.0.0.1:0", "--auth-key", who]
+        with self._log.open("wb") as said:
+            self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=said)
+        told = self._log.read_text
+        [self.url] = until(lambda: re.findall(r"\[(http://[\d.:]+)/\]", told()), what=told)
+        approve_here(self.url)
         self.options: dict[str, Any] = {
             "key": "env:TEST_S3_KEY",
             "secret": "env:TEST_S3_SECRET",
@@ -57,6 +59,7 @@ class RcloneServer:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self.root)
+        self._log.unlink()
 
 
 @pytest.fixture(scope="session")

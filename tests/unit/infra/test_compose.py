@@ -97,7 +97,7 @@ def test_a_restore_as_documented_takes_an_honest_dump_and_a_hostile_one_runs_not
     assert call(f"{sql} names", "SET ROLE names; CREATE TABLE t (a int); INSERT INTO t VALUES (7)")[0] == 0
     assert [call(dump)[0], call(restore)[0], call(rows)] == [0, 0, (0, "7|names")]
 
-    ran = Path(f"/tmp/{tmp_path.parent.name}-ran")
+    ran = Path(f"/tmp/trainwright-{os.getpid()}-ran")
     assert call(f"{sql} postgres", HOSTILE.replace("RAN", str(ran))) == (0, "")
     assert ran.exists()  # so this server lets a superuser do so
     ran.unlink()

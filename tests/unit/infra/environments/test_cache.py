@@ -162,7 +162,7 @@ def test_eight_processes_make_one(
     racers = [context.Process(target=make_environment, args=arguments) for _ in range(8)]
     for racer in racers:
         racer.start()
-    found = {answers.get(timeout=60) for _ in racers}
+    found = {answers.get(timeout=500) for _ in racers}
     for racer in racers:
         racer.join()
     [only] = environments(home)

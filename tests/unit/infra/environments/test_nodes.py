@@ -123,12 +123,12 @@ def test_a_list_with_more_than_names_and_versions_is_refused(project: Path, stor
 def test_what_installs_ends_with_the_process_that_asked(tmp_path: Path, home: Path) -> None:
     code = (
         "import threading, time\nfrom infra.environments.installer import run_tied\n"
-        f"threading.Thread(target=run_tied, args=(['/bin/sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'],),"
-        " daemon=True).start()\n"
+        "threading.Thread(target=run_tied, daemon=True, args=(['/bin/sh', '-c', "
+        f"'cd {tmp_path}; echo $$ > new; mv new pid; sleep 600'],)).start()\n"
         f"from pathlib import Path\nwhile not Path('{tmp_path}/pid').exists(): time.sleep(0.02)\n"
         "import os; os._exit(0)"
     )
     environ = {**os.environ, "PYTHONPATH": str(CODE_ROOT)}
-    subprocess.run([cache.interpreter(None), "-c", code], check=True, env=environ, timeout=60)
+    subprocess.run([cache.interpreter(None), "-c", code], check=True, env=environ, timeout=300)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not is_alive(pid), 60)
+    until(lambda: not is_alive(pid))

@@ -116,13 +116,17 @@ def training_of(history: History, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_training_that_somebody_conducts_stays_with_what_it_names(alive: bool, history: History) -> None:
+def test_a_training_that_somebody_conducts_stays_with_what_it_names(
+    alive: bool, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until its conductor is dead: then its lease is taken over."""
-    training = training_of(history)
+    training, token = training_of(history), LeaseKeeper.token
+    if not alive:  # a busy machine may need longer to see that it stands still
+        monkeypatch.setattr(LeaseKeeper, "token", lambda keeper, timeout_s: token(keeper, 120))
     keeper = LeaseKeeper(history.store, layout.lease(training), "a conductor", renew_s=0.02)
     if alive:
         keeper.start()
-        assert keeper.token(10) is not None
+        assert keeper.token(60) is not None
     else:
         Lease.take(history.store, layout.lease(training), "a conductor that died")
     try:
@@ -232,8 +236,9 @@ def test_what_a_line_takes_up_is_claimed(way: str, history: History) -> None:
     writer = history.store.writer("datasets/k-0")
     put_handoff(writer, {"key": "k", "format": "parquet", "splits": {}, "columns": {}, "schema_version": 1})
     ref = writer.seal("dataset", {}, {})
+    began = time.time()
     assert USES[way](history.store, ref) is not None
-    assert history.store.last_claim_s(ref.uri) > time.time()
+    assert history.store.last_claim_s(ref.uri) > began
     assert collect(history.store, by="a test", limits=Limits(0, 60)).deleted == []
     # Deleted behind its back: what is about to go is not taken up.
     history.store.create_json(layout.tombstone(ref.uri), {})

@@ -149,7 +149,7 @@ def test_killed_at_any_write_it_damages_nothing_and_is_finished_by_the_next(step
             break
         kills, write = kills + 1, write + step
         made.check(stay)
-        collect(made.store, by="a test", patience_s=0.05)
+        collect(made.store, by="a test")
         made.check(stay)
         assert made.there() == stay
         shutil.rmtree(folder)

@@ -102,14 +102,14 @@ def test_a_server_that_hangs_or_dribbles_is_given_up_at_the_deadline(dribbles: b
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "FIRST_PAUSE_S", 0.001)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    with (
-        Endpoint("X", address, {}, Deadline(60)) as server,
-        pytest.raises(StorageUnavailable, match=r"could not be reached \(ConnectError\)"),
-    ):
-        server.ask("GET", "/p")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with (
+            Endpoint("X", address, {}, Deadline(60)) as server,
+            pytest.raises(StorageUnavailable, match=r"could not be reached \(ConnectError\)"),
+        ):
+            server.ask("GET", "/p")
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,10 @@ def test_a_comparison_on_several_sets_counts_once_for_rows_that_they_share(store
 
 
 def _racer(number: int, uri: str, barrier: Any, answers: Any) -> None:
-    barrier.wait(200)
+    barrier.wait(300)
     store = open_store(uri, {})
     same = [compare(store, rows(0, 100), f"{turn}-{number // 2}").before for turn in range(5)]
-    barrier.wait(60)
+    barrier.wait(300)
     mine = TestRows.of(np.concatenate([POOL[1000:1500], POOL[2000 + number * 100 :][:100]]))
     answers.put((number, same, compare(store, mine, "one", question=f"of {number}").before))
 
@@ -121,7 +121,7 @@ def test_eight_at_once_do_not_miss_each_other(tmp_path: Path) -> None:
     processes = [context.Process(target=_racer, args=(n, uri, barrier, answers), daemon=True) for n in range(RACERS)]
     for process in processes:
         process.start()
-    found = sorted(answers.get(timeout=200) for _ in processes)
+    found = sorted(answers.get(timeout=500) for _ in processes)
     for process in processes:
         process.join()
     same = {(turn, number // 2): before for number, one, _ in found for turn, before in enumerate(one)}
@@ -204,7 +204,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES, asked=st.integers(1, 3))
 def test_no_change_of_a_set_takes_back_what_its_rows_have_spent(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, int]], asked: int

@@ -174,12 +174,12 @@ def test_slots_whose_lease_ran_out_are_taken_again_if_they_are_free(
     room = PoolAdmission("gpu", 1)
     assert room.take(3) is None
     monkeypatch.setattr(module, "LEASE_S", 0.0)
-    server.leases.clear()
     server.limit.active_slots = others
+    server.leases.clear()
     if others:
         until(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
     else:
-        until(lambda: server.leases)
+        until(lambda: server.leases and room._held)
     assert len(room._held) == (0 if others else 1)
     room.give_back()
     assert server.limit.active_slots == others

@@ -35,6 +35,12 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a server that is only slow."""
+    monkeypatch.setattr(api, "FIRST_ANSWER_S", 60.0)
+
+
 @pytest.mark.parametrize(
     ("variables", "profiles", "expected"),
     [

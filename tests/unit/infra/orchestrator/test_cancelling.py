@@ -62,7 +62,7 @@ def test_a_cancel_in_prefect_is_a_ctrl_c_here(where: str, server: Server, monkey
         monkeypatch.setattr(flow_runs, "ORPHAN_GRACE_S", 0.01)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), cancellable():
-        time.sleep(30)
+        time.sleep(300)
     assert len(server.answers) == 1
     assert (server.asked, server.clients) == (3, 2), "to make a client costs more than to ask"
 

@@ -26,6 +26,11 @@ def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None]
     return server.start_service("worker", command, mark=mark, env=server.service_environment(mark), url=URL, wait=wait)
 
 
+def has_ended(service: Service) -> None:
+    """Wait for its end while it is still a child of ours: soon after, it may have been forgotten."""
+    psutil.Process(service.pid).wait()
+
+
 def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
     home: Path, mark: str, tmp_path: Path
 ) -> None:
@@ -61,18 +66,16 @@ def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them
     report = "import pathlib, signal, sys; pathlib.Path(sys.argv[1]).write_text(str(signal.getsignal(signal.SIGINT)))"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        started = start(mark, report, str(tmp_path / "handler"))
+        start(mark, report, str(tmp_path / "handler"), wait=has_ended)
     finally:
         signal.signal(signal.SIGINT, before)
-    psutil.Process(started.pid).wait()
     # Python sets its own handler only where the inherited one is not SIG_IGN.
     assert "default_int_handler" in (tmp_path / "handler").read_text()
 
 
 def test_the_log_of_the_service_before_is_kept_and_a_service_runs_in_the_state_folder(home: Path, mark: str) -> None:
     for line in ("'first'", "os.getcwd()"):
-        started = start(mark, f"import os; print({line}, end='\\n\\n')")
-        psutil.Process(started.pid).wait()
+        started = start(mark, f"import os; print({line}, end='\\n\\n')", wait=has_ended)
     assert Path(started.last_words()) == home.resolve(), "not the folder of whoever started it"
     assert (home / "worker.previous.log").read_text().strip() == "first"
     assert Service("server", 1, mark, URL).last_words() == ""

@@ -35,7 +35,7 @@ def opened(store: Store) -> Store:
 
 
 def test_a_server_that_checks_and_writes_in_two_steps_is_refused(s3: S3Server) -> None:
-    s3.fault("split", method="PUT", times=ALWAYS, seconds=0.05)
+    s3.fault("split", method="PUT", times=ALWAYS, seconds=0.2)
     with pytest.raises(UsageError, match=r"does not honour conditional writes \(conditional_race\)"):
         made(s3)
 

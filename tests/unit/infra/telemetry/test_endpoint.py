@@ -19,14 +19,15 @@ TOKEN = "a-secret-of-the-test"
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    monkeypatch.setattr(module, "CLIENT_S", 600.0)
     served = Endpoint("127.0.0.1", [0], TOKEN, TINY, lambda: [MetricSample("goodput_ratio", 0.5)])
     yield served
     served.close()
 
 
 def answer(port: int, path: str = "/metrics", token: str | None = f"Bearer {TOKEN}") -> tuple[int, str]:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         connection.request("GET", path, headers={} if token is None else {"Authorization": token})
         got = connection.getresponse()
         return got.status, got.read().decode()
@@ -50,8 +51,8 @@ def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(monkeyp
     monkeypatch.setattr(module, "CLIENT_S", 600.0)
     endpoint = Endpoint("127.0.0.1", [0], TOKEN, TINY, list)
     before, address = threading.active_count(), ("127.0.0.1", endpoint.port)
-    silent = [socket.create_connection(address, timeout=10) for _ in range(MOST_CLIENTS)]
-    with socket.create_connection(address, timeout=10) as more:
+    silent = [socket.create_connection(address, timeout=120) for _ in range(MOST_CLIENTS)]
+    with socket.create_connection(address, timeout=120) as more:
         assert more.recv(1) == b"", "one too many is turned away at once"
     assert threading.active_count() <= before + MOST_CLIENTS
     for one in silent:

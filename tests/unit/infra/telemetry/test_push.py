@@ -6,13 +6,15 @@ import logging
 
 import pytest
 
+from infra import metrics
 from infra.metrics import MetricSample, pushing
 from tests.support.stub_server import serving
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 
 
-def test_the_last_state_is_pushed_at_the_end() -> None:
+def test_the_last_state_is_pushed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_S", 60.0)
     samples = [MetricSample("goodput_ratio", 0.25)]
     with serving(lambda asked: (200, {})) as (address, got):
         with pushing(address, "secret-of-the-gateway", TINY, lambda: samples, every_s=60):

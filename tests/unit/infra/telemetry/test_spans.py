@@ -17,6 +17,8 @@ def test_a_collector_gets_spans_with_their_parents(monkeypatch: pytest.MonkeyPat
     above = new_context()
     with serving(lambda asked: (200, {})) as (address, got):
         monkeypatch.setenv(ENDPOINT, address)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")  # both at the end, in one request
+        monkeypatch.setattr("infra.traces.CLOSE_S", 60.0)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=of-the-test")
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
         spans = Spans()
