@@ -37,7 +37,6 @@ def _start(way: str, folder: Path, mark: str, kind: str = ADDRESS, **changes: st
 
 
 def _seen(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert process.stdout is not None
     return dict(json.loads(process.stdout.readline()))
 
 

@@ -139,7 +139,6 @@ def test_one_process_scores_every_row_once(scoring: Scoring, asked: Asked) -> No
         table = pq.read_table(scoring.store.local(found.ref) / found.predictions[""].file)
         assert table.num_rows == ROWS[split]
         pairs = pairs_of(scoring.store, found, "f1")
-        assert pairs is not None
         assert (pairs[0].shape, pairs[1].shape) == ((ROWS[split],), (ROWS[split], 2))
         prediction, target = (torch.from_numpy(one) for one in pairs[::-1])
         area = float(multiclass_auroc(prediction, target, 2))
@@ -159,8 +158,6 @@ def test_ranks_score_as_one_process_to_the_bit(
     assert found.pairs == expected.pairs
     # The files are in the id that is compared below.
     assert found.predictions == expected.predictions
-    assert found.ref is not None
-    assert expected.ref is not None
     assert found.ref.id == expected.ref.id
 
 

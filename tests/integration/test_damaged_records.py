@@ -249,7 +249,6 @@ def test_whole_records_are_read_without_a_word(reading: Reading) -> None:
 def test_a_path_that_leads_out_of_the_store_is_refused_though_the_digest_is_right(reading: Reading) -> None:
     pointer = reading.store.pointer(layout.latest(reading.training))
     held = pointer.read()
-    assert held is not None
     [checkpoint] = held.value["checkpoints"][-1:]
     pointer.swap(held, {**held.value, "checkpoints": [{**checkpoint, "ref": {**checkpoint["ref"], "uri": "../.."}}]})
     code, out, err = reading("checkpoints")

@@ -78,7 +78,6 @@ def test_every_process_that_imports_the_code_runs_in_it(line: dict[str, Any]) ->
 def test_the_proof_says_what_it_ran_with(line: dict[str, Any]) -> None:
     run: Run = line["run"]
     packages = code_bundle.packages_in(run.store, run.store.manifest(run.resolved.code))
-    assert packages is not None
     assert packages.sealed == ("humanize==4.1.0", "stranger==1.2.0")
     installed = len(packages.install)
     assert prove(run.store, "tiny@champion").environments == {

@@ -262,7 +262,6 @@ def nothing_half_sealed(line: Line, known: set[Path]) -> None:
 
 def value_of(store: Store, pointer: Path) -> Any:
     versioned = store.pointer(pointer.relative_to(store.uri).as_posix()).read()
-    assert versioned is not None
     return versioned.value
 
 

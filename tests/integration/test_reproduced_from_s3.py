@@ -65,7 +65,6 @@ def test_it_is_equal_to_the_bit(s3_server: S3Server, tmp_path: Path) -> None:
     put("tiny.csv", 3)
     store = open_store(f"s3://{kept}/team", s3_server.options, create=False)
     mixed = store.manifest(find_version(store, "base")[0].checkpoint.ref).parent_in("datasets")
-    assert mixed is not None
     mixture = {"datasets": {"base": mixed.uri}, "weights": {"this": 0.5, "base": 0.5}}
     tiny = project("tiny", "tiny.csv", init_from="base@champion", loader={"mixture": mixture})
     carry_out(tiny, "validate", "shard", "train", "verify", "evaluate", "promote")

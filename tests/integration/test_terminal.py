@@ -55,7 +55,6 @@ def test_a_run_on_a_terminal_its_ctrl_c_and_its_names_in_prefect(tmp_path: Path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "promoted: named@champion is version 1\n"
     server = server_status()
-    assert server is not None
     api = api_client(server.url, password_in(Path(os.environ["TRAINWRIGHT_HOME"])))
     runs = api.post("/flow_runs/filter", json={}).raise_for_status().json()
     assert {f"named {run_id}", f"named {run_id} resumed"} <= {run["name"] for run in runs}

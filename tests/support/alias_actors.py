@@ -240,7 +240,6 @@ def _resolved() -> dict[str, Any]:
 
 
 def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
-    assert act.checkpoint is not None
     store.verify(act.checkpoint.ref)  # as the verify stage does
     checkpoint = act.checkpoint.model_copy(update={"state": "verified"})
     run = _ActorRun(Resolved.from_json({**_resolved(), "run_id": act.run_id, "started": act.began}), store)

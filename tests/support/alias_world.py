@@ -312,7 +312,6 @@ class World:
 
     def _approved(self, run_id: str, receipt: Receipt) -> bool:
         """Whether a person approved just this promotion: this run's, of these weights, in this state of the alias."""
-        assert receipt.approval is not None
         assert receipt.candidate is not None
         question = self.store.read_as(layout.question(run_id, receipt.approval.n), Question.from_json)
         answered = self.store.read_as(layout.answer(run_id, question.n), Answer.from_json)

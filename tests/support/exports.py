@@ -14,7 +14,6 @@ from typing import Any
 def lines_of(folder: Path) -> str:
     """The three lines on an export's page, as they stand there."""
     block = re.search(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.S | re.M)
-    assert block is not None
     assert block[1].count("\n") == 3
     return block[1]
 

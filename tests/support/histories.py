@@ -103,7 +103,6 @@ class History:
             candidate=version.ref, evaluation=version.evaluation, sentence="",
         )  # fmt: skip
         moved = registry.move_alias(self.store, held and held[0], version, receipt, {"run_id": "r"}, ())
-        assert moved.ref is not None
         self._note(Part(moved.ref.uri, age_s, [version.ref.uri, version.evaluation.uri], root=True))
 
     def run(self, age_s: float, code: str, stages: dict[str, str], *, exit_code: int | None = 0) -> str:

@@ -71,8 +71,6 @@ def waiting(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> St
     """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
     run = make_run()
     context = FlowRunContext.get()
-    assert context is not None
-    assert context.flow_run is not None
     if context.flow_run.run_count > 1:
         return as_state(run, RunReport.from_json(promoted))
     while not Path(folder, "go").exists():

@@ -18,7 +18,6 @@ SLEEP = "import time; print(flush=True); time.sleep(600)"
 def a_process(code: str = SLEEP) -> Iterator[subprocess.Popen[bytes]]:
     """A process that has printed a line; killed and waited for at the end."""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         try:
             yield process
@@ -30,7 +29,6 @@ def identified(process: subprocess.Popen[bytes]) -> ProcessId:
     """The process as it would identify itself."""
     place, fields = processes._place(), processes.stat_fields(process.pid)
     assert place is not None, "this test needs /proc"
-    assert fields is not None
     return ProcessId(place, process.pid, int(fields[processes.STARTED]))
 
 

@@ -58,7 +58,6 @@ def main() -> None:
 def saved_by(case: dict[str, Any], step: int) -> Checkpoint:
     """The checkpoint of a step that an earlier case sealed."""
     reported = RankFiles(Path(case["environment"]["TRAINWRIGHT_SCRATCH"]), 0).report()
-    assert reported is not None
     return next(one for one in reported.checkpoints if one.step == step)
 
 

@@ -69,7 +69,6 @@ class S3Server:
         """End the process."""
         if self._process is None:
             return
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(timeout=120)
@@ -89,7 +88,6 @@ def start() -> subprocess.Popen[str]:
 
 def address(server: subprocess.Popen[str]) -> str:
     """Where it listens, once it does."""
-    assert server.stdout is not None
     return f"http://127.0.0.1:{int(server.stdout.readline())}"
 
 

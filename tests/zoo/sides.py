@@ -98,7 +98,6 @@ def ours(result: str) -> None:
         sys.exit(code)
     context = read_context()
     answer = RankFiles(context.scratch, 0).answer()
-    assert answer is not None
     assert answer.checkpoint is not None
     store = context.open_store()
     with TensorReader(store.local(store.verify(answer.checkpoint.ref.uri).ref)) as reader:
@@ -155,7 +154,6 @@ class Batches:
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        assert self.trainer is not None
         first = self.trainer.fit_loop.total_batch_idx + 1 if self._trains else 0
         # Copies again: a step may change its batch.
         yield from copy.deepcopy(self._batches[first : first + self._length])

@@ -57,7 +57,6 @@ def _start(place: str, module: Sequence[str], environment: Mapping[str, str], ro
         cwd=root, env=dict(environment), stdin=read, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     os.close(read)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", f"the warm process of {place} did not start"
     _started.append(process)
     return end

@@ -38,7 +38,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a server that is only slow."""
-    monkeypatch.setattr(api, "FIRST_ANSWER_S", 60.0)
+    monkeypatch.setattr(api, "ANSWER_TIMEOUT_S", 60.0)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ def test_files_are_read_where_they_are_or_as_a_private_copy(raw: Raw) -> None:
     )
     files = raw.resolve("a.parquet", "b.parquet.gz", "c.parquet")
     with parquet_in_place(files, sources("a.parquet", "b.parquet.gz", "c.parquet"), raw.root) as held:
-        assert held is not None
         assert held.first_rows == (0, 2, 3)
         assert summed(held.paths) == (433,)
 

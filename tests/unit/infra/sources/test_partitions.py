@@ -145,7 +145,6 @@ def test_each_reader_has_the_columns(raw: Raw) -> None:
     seen = sniff_schema(files[0], sources, raw.root, Places(sources, raw.root))
     assert (seen.names, list(seen.types)) == (["x", "fold"], ["x"])
     with parquet_in_place(files, sources, raw.root) as opened:
-        assert opened is not None
         assert opened.constants == {"fold": ("a'b", "c")}
     unlike = [files[0], files[1].model_copy(update={"columns": {}})]
     with parquet_in_place(unlike, sources, raw.root) as opened:

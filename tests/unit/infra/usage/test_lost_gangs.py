@@ -32,7 +32,6 @@ def write(store: Store, number: int, run_id: str = "r1") -> None:
 def test_nodes_are_counted_until_their_end_or_their_last_heartbeat(store: Store) -> None:
     write(store, 0)
     gang = gang_by_its_nodes(store, WHERE, 0, "r1")
-    assert gang is not None
     spans = [(node.number, node.started - BEGAN, node.released - BEGAN) for node in gang.nodes]
     assert spans == [(0, 0, 20), (1, 3, 11)]
     assert (gang.met, gang.ended, gang.first_step, gang.last_step, gang.kept_step) == (BEGAN + 3, "killed", 0, 7, 0)

@@ -66,7 +66,6 @@ def test_tensors_of_another_shape_or_type_or_name_differ(
     before: dict[str, Any], after: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     difference = found(monkeypatch, before, after)
-    assert difference is not None
     assert difference.sentence == sentence
     assert (difference.tensor, difference.tensors, difference.of) == ("a", len(before), len({*before, *after}))
 
