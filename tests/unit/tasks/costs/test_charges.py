@@ -222,14 +222,14 @@ def check(one: ExecutionUsage) -> None:
             assert before.ended_us <= after.began_us, "two charges for one moment of one node"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_goodput_waste_and_idle_time_add_up_to_the_whole(one: ExecutionUsage) -> None:
     check(one)
 
 
 @pytest.mark.sweep
-@settings(max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_goodput_waste_and_idle_time_add_up_in_a_thousand_histories(one: ExecutionUsage) -> None:
     check(one)

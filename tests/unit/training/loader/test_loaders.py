@@ -108,7 +108,7 @@ def test_windows_that_do_not_fit_are_refused(dataset: tuple[Path, Dataset]) -> N
     streamed=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_the_same_order(
     shards: list[int],
     batch: int,
