@@ -294,7 +294,7 @@ def test_a_peer_of_a_node_that_was_asked_to_stop_may_finish_its_checkpoint(
     running(generation, "ab")
     generation.members.gang[0].exit = failed(errors.Preempted("asked to stop."))
     report = RankReport(rank=1, checkpoints=[unstored(5, 2)])
-    record = NodeExit(status="done", ranks=[RankEnd(rank=1, report=report)])
+    record = NodeExit(status="done", ranks=[RankEnd(rank=1, report=report, done=RankAnswer())])
     times.happens[1] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 1), record)
     with pytest.raises(errors.Preempted):
         generation._follow()

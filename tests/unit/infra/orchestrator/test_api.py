@@ -150,9 +150,9 @@ def test_a_client_of_a_server_without_tls_reads_no_certificates(url: str, reads:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: url}):
-        settings = api.client_settings(3.0, limits=None)
+        settings = api.client_settings(30.0, limits=None)
     assert ("verify" not in settings) is reads
-    assert (settings["timeout"], settings["limits"]) == (3.0, None)
+    assert (settings["timeout"], settings["limits"]) == (httpx.Timeout(30.0, connect=5.0), None)
 
 
 def test_a_server_that_answers_with_an_error_is_not_said_to_be_silent() -> None:
