@@ -61,7 +61,7 @@ def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path,
     command = [sys.executable, "-m", "flows.cli", "run", str(spec), "--json"]
     env = {**os.environ, "PYTHONPATH": str(repository)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 480
     while not (tmp_path / "there").exists():
         assert process.poll() is None, process.communicate()
         if time.monotonic() > deadline:

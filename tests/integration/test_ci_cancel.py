@@ -16,7 +16,7 @@ from infra.processes.processes import is_alive
 from tests.support.processes import foreground
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
 
-PATIENCE_S = 400.0
+PATIENCE_S = 480.0
 
 
 def until(holds: object, job: subprocess.Popen[str] | None = None) -> None:

@@ -67,7 +67,7 @@ def test_ctrl_c_in_the_middle_of_a_fault_leaves_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env=marked_env(mark), stderr=subprocess.PIPE, text=True)
     until(lambda: list(spec.parent.glob(".trainwright-gameday-*/trainings/*-1/game-day/injected.json")))
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=480)
     assert (process.returncode, find_marked(mark)) == (130, []), said
     assert sorted(path.name for path in spec.parent.iterdir()) == before
 

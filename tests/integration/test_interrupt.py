@@ -223,7 +223,7 @@ def stop(line: Line, moment: Moment, whole_group: bool) -> None:
         time.sleep(0.002)
     descendants = own.children(recursive=True)
     os.killpg(process.pid, signal.SIGINT) if whole_group else process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=120)
+    stdout, _ = process.communicate(timeout=480)
     left = marked(line.mark)
     alive = [one for one in descendants if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     line.leave()
@@ -288,7 +288,7 @@ def test_ctrl_c(number: int, line: Line) -> None:
 
 def test_what_was_stopped_everywhere_ends_promoted(line: Line) -> None:
     process = line.begin()
-    report = json.loads(process.communicate(timeout=300)[0])
+    report = json.loads(process.communicate(timeout=480)[0])
     assert (process.returncode, report["verdict"]) == (0, "promoted"), line.log()
     assert marked(line.mark) == {}
     assert report["metrics"]["accuracy"] >= 0.8

@@ -95,7 +95,7 @@ def prefect(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path, forke
             yield proxied
     finally:
         server.terminate()
-        server.wait(180)
+        server.wait(480)
 
 
 def filled(path: str) -> str:

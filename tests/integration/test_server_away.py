@@ -71,7 +71,7 @@ class Night:
         return self.folder / "log.txt"
 
     def ended(self) -> tuple[int, dict[str, Any]]:
-        out, _ = self.run.communicate(timeout=300)
+        out, _ = self.run.communicate(timeout=480)
         return self.run.returncode, json.loads(out)
 
     def events(self) -> list[str]:

@@ -81,7 +81,7 @@ def service(spec: Path, site: Site, repository: Path, tmp_path: Path) -> Iterato
 
 def test_the_served_version_follows_the_champion(service: Service, spec: Path) -> None:
     def serves(version: int) -> None:
-        until(lambda: service.version() == version, 300, what=service.log.read_text)
+        until(lambda: service.version() == version, what=service.log.read_text)
 
     serves(1)
     first = service.predict()

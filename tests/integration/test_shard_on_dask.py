@@ -117,7 +117,7 @@ def test_a_run_that_is_stopped_leaves_neither_work_nor_files_behind(
     flow = runs("shard", project, on(cluster, project, "stopped"))
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     flow.send_signal(signal.SIGINT)
-    flow.communicate(timeout=240)
+    flow.communicate(timeout=480)
     wait_for(lambda: cluster.pieces() == set(), "the end of the pieces")
     assert list((project / "scratch").iterdir()) == []
 

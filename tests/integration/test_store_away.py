@@ -78,17 +78,17 @@ def test_training_goes_on_while_the_store_is_away_and_then_waits(
             env=marked_env(mark), stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True,
         )  # fmt: skip
     try:
-        until(lambda: len(taken()) >= EVERY + 5, 200, (tmp_path / "said").read_text)
+        until(lambda: len(taken()) >= EVERY + 5, what=(tmp_path / "said").read_text)
         gone = Fault("reset", times=10**9)
         since = time.time()
         proxy.faults.append(gone)
         (tmp_path / "gone").touch()
         # A request fails for good after several tries, each after a pause, so the sentence comes some seconds later.
-        until(lambda: "waiting: " in (tmp_path / "said").read_text(), 120, (tmp_path / "said").read_text)
+        until(lambda: "waiting: " in (tmp_path / "said").read_text(), what=(tmp_path / "said").read_text)
         time.sleep(max(0.0, since + away_s - time.time()))
         proxy.clear()
         back = time.time()
-        answer, _ = run.communicate(timeout=200)
+        answer, _ = run.communicate(timeout=480)
     finally:
         kill_marked(mark)
         proxy.stop()

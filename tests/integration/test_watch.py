@@ -99,7 +99,7 @@ def test_each_death_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     until(lambda: site.state(reaper) in FINAL)
     assert "is executed again by a worker" in site.now(reaper)["state"]["message"]
     slow.unlink()
-    until(lambda: site.state(run) == "COMPLETED", 480, lambda: site.now(run)["state"])
+    until(lambda: site.state(run) == "COMPLETED", what=lambda: site.now(run)["state"])
     night.is_told("tiny: a version was promoted")  # and not that the run was resumed: it is known that it crashed
 
     page = begin(site, "day-page/watched")

@@ -20,7 +20,7 @@ from tests.support.tiny import answer, trainwright, write_project
 from training.checkpoint import read_tensors
 
 SETTINGS = ("--set", "train.lightning.trainer.max_epochs=20", "--set", "train.checkpoint.every_steps=50")
-END_S = 300
+END_S = 480
 
 
 def promoted_weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -44,7 +44,7 @@ from tests.support.scripted_nodes import seal
 ACTORS, CHECKPOINTS, DAMAGED = 8, 5, 4
 # Close together: a resumed run looks back to a day before its start, and an act may be under way for long.
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=5)
-END_S = 300
+END_S = 480
 Steps = int | str
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ class Actors:
         for number in list(self._living):
             self.kill(number)
         self._sender.close()
-        self._nursery.wait(120)
+        self._nursery.wait(480)
 
 
 @contextlib.contextmanager

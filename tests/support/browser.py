@@ -94,4 +94,4 @@ def chromium(profile: Path, *more: str) -> Iterator[Browser]:
             yield Browser(socket)
     finally:
         process.terminate()
-        process.wait(timeout=120)
+        process.wait(timeout=480)

@@ -109,7 +109,7 @@ def ended(run: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 480
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.1)  # to look at all processes takes as long

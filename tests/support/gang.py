@@ -21,7 +21,7 @@ from tests.support.speed.children import for_ranks
 from tests.support.splits import write_dataset
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 KEY = "k" * 40
 TRAINING = f"trainings/{KEY}-0"
 

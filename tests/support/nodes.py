@@ -71,20 +71,20 @@ class Nodes:
     def end(self) -> list[int]:
         """Let the ranks end, and return the exit codes of the supervisors."""
         self.until.touch()
-        return [process.wait(120) for process in self.processes]
+        return [process.wait(480) for process in self.processes]
 
     def close(self) -> None:
         """End what still runs."""
         for mark, process in zip(self.marks, self.processes, strict=True):
             kill_marked(mark)
-            process.wait(120)
+            process.wait(480)
 
     def _read(self, path: str) -> dict[str, Any]:
         def is_there() -> bool:
             assert all(process.poll() is None for process in self.processes), self._ended()
             return self.store.exists(path)
 
-        until(is_there, 240, lambda: f"no {path}")
+        until(is_there, what=lambda: f"no {path}")
         return self.store.read_json(path)
 
     def _ended(self) -> list[Any]:

@@ -45,7 +45,7 @@ def prometheus(folder: Path, targets: Mapping[int, Path], rules: Path | None = N
             yield f"http://127.0.0.1:{port}"
         finally:
             served.terminate()
-            served.wait(120)
+            served.wait(480)
 
 
 def answer(address: str, path: str, **question: Any) -> Any:

@@ -67,7 +67,7 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=120)
+        process.wait(timeout=480)
 
 
 class Notes(ThreadingHTTPServer):

@@ -71,7 +71,7 @@ class S3Server:
             return
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=120)
+        self._process.wait(timeout=480)
         self._process.stdout.close()
 
     def _post(self, path: str, value: Any) -> Any:

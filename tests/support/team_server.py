@@ -56,7 +56,7 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
             command, env=environment_of(server), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 480
             while not _answers(url):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
@@ -64,7 +64,7 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            code = process.wait(180)
+            code = process.wait(480)
     assert code == 0, log.read_text()
 
 

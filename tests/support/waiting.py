@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_S = 180.0
+PATIENCE_S = 480.0
 
 
 def until(wanted: Callable[[], Any], timeout_s: float = PATIENCE_S, what: Callable[[], Any] = lambda: "") -> Any:

@@ -27,7 +27,7 @@ from training.fit.measuring import finite
 
 pytestmark = pytest.mark.timeout(3600)
 MODULES = Path(__file__).parent / "modules"
-DEADLINE_S = 240
+DEADLINE_S = 480
 # Batches.
 ONLY_X = {"batch": ["x"]}
 XY = {"batch": ["x", "y"]}

@@ -137,7 +137,7 @@ def test_a_shard_child_that_is_killed_leaves_no_row(machine: Machine, sharding: 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert any(SECRET.encode() in path.read_bytes() for path in folder.rglob("*.arrow"))
     os.kill(child_of(parent, machine.mark), signal.SIGKILL)
-    out, _ = parent.communicate(timeout=120)
+    out, _ = parent.communicate(timeout=480)
     assert json.loads(out.splitlines()[-1]) == {"ended": "node_lost"}
     assert machine.left() == []
 

@@ -57,7 +57,7 @@ def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, 
         assert process.stdout.readline() == "there\n"
         process.send_signal(stop)
         # `communicate` does not return what `readline` read ahead: nothing, since the process waits for the signal.
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=480)
     return process.returncode, json.loads(out.removeprefix("there\n")), err
 
 

@@ -88,7 +88,7 @@ def test_a_flow_run_goes_on_when_nobody_reads_its_console(under_worker: bool, tm
         process.stderr.close()
         process.stdin.write(b"\n")
         process.stdin.close()
-        process.wait(60)
+        process.wait(480)
     assert (tmp_path / "done").exists() == under_worker, "without it, this would not be a test"
 
 

@@ -112,7 +112,7 @@ def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> No
     """Let the server say so of the only run, and wait until it is known here."""
     (run,) = server.runs.values()
     run.state = state
-    until(lambda: gang._watch.state(run.id).type == state.type, 60)
+    until(lambda: gang._watch.state(run.id).type == state.type)
 
 
 def say_last_word(store: Store) -> None:

@@ -129,7 +129,7 @@ def test_a_node_is_told(named_store: Store, another_home: Path, monkeypatch: pyt
     publish(named_store, layout.launch(TRAINING, 0), {**launch, "dataset": None})
     node = local(named_store.uri, named_store.storage_options, TRAINING, named_store.pointers)(0, 0)
     try:
-        until(lambda: named_store.exists(layout.joined(TRAINING, 0, 0)) or node.ended() is not None, 120, node.log)
+        until(lambda: named_store.exists(layout.joined(TRAINING, 0, 0)) or node.ended() is not None, what=node.log)
         assert node.ended() is None, node.log()
     finally:
         node.kill()

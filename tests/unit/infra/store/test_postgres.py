@@ -91,7 +91,7 @@ def test_eight_that_make_the_table_at_once(postgres: Postgres) -> None:
 
     def prepare(number: int) -> bool:
         table = Names(url, f"s3://bucket/{number}")
-        barrier.wait(120)
+        barrier.wait(480)
         table.prepare()
         return table.prepared()
 

@@ -340,7 +340,7 @@ def test_one_winner_however_many_answers_are_lost(place: Place, fault: str) -> N
         barrier = threading.Barrier(8)
 
         def racer(number: int, turn: int = turn, barrier: threading.Barrier = barrier) -> bool:
-            barrier.wait(60)
+            barrier.wait(480)
             return place.near.create_once(f"race/{turn}", b"%d" % number)
 
         with ThreadPoolExecutor(8) as pool:

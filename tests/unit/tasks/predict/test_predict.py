@@ -275,7 +275,7 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     held = {"HELD_FROM_BATCH": str(PART_ROWS // 64)}
     environment = {**os.environ, **held, "PYTHONPATH": str(Path(__file__).parents[4])}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 480
     try:
         while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)

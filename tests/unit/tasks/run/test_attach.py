@@ -123,7 +123,7 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
     line = Line(error, error, gate=threading.Event())
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: attach(line)(opened(spec)))
-        assert line.begun.wait(60)
+        assert line.begun.wait(480)
         second = pool.submit(lambda: attach(line)(opened(spec)))
         until(lambda: "another process carries out the run" in caplog.text or second.done())
         assert not second.done(), "it did not wait"

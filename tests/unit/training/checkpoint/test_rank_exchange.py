@@ -29,7 +29,7 @@ with open(f"{folder}/{rank}", "w") as file:
 @pytest.mark.warm
 def test_every_rank_gets_what_each_gave(tmp_path: Path) -> None:
     ranks = [program.start(RANK, str(rank), "3", str(tmp_path)) for rank in range(3)]
-    assert [rank.wait(240) for rank in ranks] == [0, 0, 0]
+    assert [rank.wait(480) for rank in ranks] == [0, 0, 0]
     numbers = [0.1, 1e-320, -0.0, None, True, 2**62]
     given = [{"value": {"of": rank, "é": "x" * 10**rank, "n": numbers}} for rank in range(3)]
     given[1] = []
