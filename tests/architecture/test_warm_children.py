@@ -71,7 +71,7 @@ def test_signals_reach_it_and_it_is_found_by_its_mark_and_dies_with_the_process_
     process.send_signal(number)
     process.communicate(timeout=480)
     assert process.returncode == code
-    until(lambda: not find_marked(mark))
+    until(lambda: not find_marked(mark), 60)
 
 
 def test_one_that_is_killed_before_it_is_answered_takes_no_other_with_it(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def asked(scoring: Scoring, where: str, name: str = "") -> tuple[Child[Any, Any]
 
 def found_by(liveness: Liveness, ranks: list[RankFiles]) -> Hung:
     """Follow the ranks' reports, as a conductor does, until one of them is hung."""
-    deadline = time.monotonic() + 480
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for rank in ranks:
             if (report := rank.report()) is not None:

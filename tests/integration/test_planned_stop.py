@@ -70,7 +70,7 @@ def _process(
 def stopped(worker: subprocess.Popen[bytes]) -> None:
     """What systemd does with KillMode=mixed: SIGTERM to the main process alone."""
     os.kill(worker.pid, signal.SIGTERM)
-    assert worker.wait(480) == 0
+    assert worker.wait(180) == 0
 
 
 @pytest.mark.parametrize("where", ["worker", pytest.param("pod", marks=pytest.mark.slow)])
@@ -118,7 +118,7 @@ def test_a_run_is_handed_over_with_a_checkpoint_and_no_budget_is_used(site: Site
     until(lambda: "trainwright.run.promoted" in told(), what=told)
     assert told() == ["trainwright.run.promoted"], "nobody is told of the stop"
     if where == "pod":
-        assert worker.wait(480) == 0, "a pod ends with its flow run"
+        assert worker.wait(60) == 0, "a pod ends with its flow run"
 
 
 def test_a_worker_that_is_killed_leaves_none_that_takes_flow_runs(site: Site, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
             os.kill(pid, signal.SIGCONT)
     (tmp_path / "go").touch()
     assert gang.trained() == (80, 2)
-    until(lambda: not alive(asleep))
+    until(lambda: not alive(asleep), 120)
     taken = gang.steps()
     assert taken[1, 0] == list(range(taken[1, 0][0], 81))
     assert len(taken[0, run["parameters"]["node"]]) <= len(before) + 30, "it ends once it sees the marker"
@@ -286,7 +286,7 @@ def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
     gang.signal(signal.SIGKILL)
     killed = time.monotonic()
     gang.process.wait()
-    until(lambda: not processes_of(site, gang.store))
+    until(lambda: not processes_of(site, gang.store), 120)
     # Its slots are free once their lease has run out; until then two of four are.
     assert site.slots("gpu") == 2
     fake = {"steps": 100}
@@ -295,7 +295,7 @@ def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
     taken = gang.steps()
     assert taken[1, 0][0] > 5
     if pytestconfig.getoption("--sweep"):
-        until(lambda: site.slots("gpu") == 0)
+        until(lambda: site.slots("gpu") == 0, 180)
         print(f"the slots of a killed conductor were free after {time.monotonic() - killed:.0f} s")
 
 

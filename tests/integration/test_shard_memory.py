@@ -36,7 +36,7 @@ def memory_limit(limit_bytes: int) -> Iterator[Path]:
         yield folder
     finally:
         # The kernel may need a moment to see that the last process is gone.
-        deadline = time.monotonic() + 480
+        deadline = time.monotonic() + 60
         while folder.exists() and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -88,7 +88,7 @@ def _worker(number: int) -> Act:
             process.wait(20)
         except subprocess.TimeoutExpired:  # as whoever runs services does
             process.kill()
-            process.wait(480)
+            process.wait(180)
         return host, lambda: cluster.work(host)
 
     return act
@@ -97,7 +97,7 @@ def _worker(number: int) -> Act:
 def _conductor(number: int) -> Act:
     def act(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Undo]:
         line.process.send_signal(number)
-        line.process.wait(480)
+        line.process.wait(180)
         line.conduct()
         return -1, _nothing
 
