@@ -130,7 +130,9 @@ def test_the_second_answers_the_report_of_the_first_unless_its_cause_lay_outside
         line.gate.set()
     answers = [first.result(), second.result()]
     assert line.calls == calls
-    assert ([one.sentence for one in answers], answers[0] == answers[1]) == ([str(error)] * 2, calls == 1)
+    assert [one.sentence for one in answers] == [str(error)] * 2
+    # Reports of one second may be equal, so only the two answers of one report are compared.
+    assert calls == 2 or answers[0] == answers[1]
 
 
 def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:
