@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 
 from prefect import flow
@@ -17,14 +16,12 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.errors import Cancelled as CancelledError
 from data_contracts.errors import from_json
-from data_contracts.messages.gang import Joined, NodeExit
+from data_contracts.messages.gang import NodeExit
 from infra import stopping
 from infra.gang.node import LocalNode, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, STORE_OPTIONS, derived_key, generation_key, store_options
-from infra.orchestrator.api import API_URL
 from infra.orchestrator.flow_runs import begin_flow_run_logs
-from infra.orchestrator.gang import launch_secret
-from infra.records.nodes import this_node
+from infra.orchestrator.gang import launch_secret, servers
 from infra.store import layout, open_store
 
 POLL_S = 0.1
@@ -43,25 +40,22 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     """
     begin_flow_run_logs()
     options = store_options()
-    endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url", "")
-    peers = [os.environ.get(API_URL, ""), str(endpoint)]
     secret = launch_secret()
     assert secret is not None, "this is a flow run"
     key = generation_key(derived_key(secret, store, training), generation)
-    env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(peers), NODE_KEY: key.hex()}
+    env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(servers(options)), NODE_KEY: key.hex()}
     supervisor = LocalNode([store, training, str(generation), str(node)], env, with_parent=True)
     try:
         _wait_for(supervisor)
-        said = supervisor.ended()
+        said, is_taken = supervisor.ended(), supervisor.is_taken
         printed = supervisor.log()
     finally:
         supervisor.kill()
-    opened, place = open_store(store, options, create=False), (training, generation, node)
-    if (ended := opened.find_as(layout.node_exit(*place), NodeExit.from_json)) is None:
-        joined = opened.find_as(layout.joined(*place), Joined.from_json)
-        if joined is not None and (joined.host, joined.pid) != (this_node(), supervisor.pid):
-            # Prefect executed this flow run twice. Its state belongs to the execution that has the node.
-            raise Abort(f"node {node} runs on {joined.host} already")
+    if is_taken:
+        # Prefect executed this flow run twice. Its state belongs to the execution that has the node.
+        raise Abort(f"node {node} runs already")
+    path = layout.node_exit(training, generation, node)
+    if (ended := open_store(store, options, create=False).find_as(path, NodeExit.from_json)) is None:
         return Failed(message=f"The supervisor {said} and left no answer in the store. {printed[-2000:]}")
     if ended.error is None:
         return Completed(message=f"Node {node} of generation {generation} is done.")

@@ -27,18 +27,17 @@ from typing import TypeVar
 from data_contracts.canonical import is_name
 from data_contracts.executions import HERE, ExecutionHeartbeat, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
+from data_contracts.messages.gang import Latest, Launch, used_by_node
 from data_contracts.records import Record
 from data_contracts.resolved import Price
 from data_contracts.run_report import Cost
-from infra.gang.ledger import generations, last_beat
+from infra.gang.ledger import NodeRecord, generations, node_records
 from infra.processes.this_process import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed
 
 log = logging.getLogger("trainwright")
 CLOCKS_S = 3600.0
-_NODE = re.compile(r"node-([0-9]+)")
 _STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")
 R = TypeVar("R", bound=Record)
 
@@ -174,8 +173,8 @@ def gang_by_its_nodes(store: Store, where: str, number: int, run_id: str) -> Gan
         return None
     begin = launch.resume or launch.begin
     first = 0 if begin is None else begin.step
-    names = map(_NODE.fullmatch, store.list(layout.generation(where, number)))
-    found = [_node(store, (where, number, place), first) for place in sorted(int(name[1]) for name in names if name)]
+    records = sorted(node_records(store, where, number).items())
+    found = [_node(where, number, node, record, first) for node, record in records]
     nodes = [one for one in found if one is not None]
     if not nodes:
         return None
@@ -196,32 +195,29 @@ def gang_by_its_nodes(store: Store, where: str, number: int, run_id: str) -> Gan
     )
 
 
-def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUsage, int, str] | None:
+def _node(where: str, number: int, node: int, record: NodeRecord, first: int) -> tuple[NodeUsage, int, str] | None:
     """A node, its last step and how it ended; None if it left no record."""
-    joined = store.find_as(layout.joined(*place), Joined.from_json)
-    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
+    joined, beat, ended = record
     if joined is None and ended is None:
         return None
-    beat = (None if ended is not None else last_beat(store, place)) or Heartbeat()
-    message = beat if ended is None else ended
-    step = max([first, *(report.step for report in reports_of(message))])
+    step = max([first, *(seen.step for seen in record.seen)])
     answered = None if joined is None else joined.time
     started = (answered or 0.0) if ended is None else ended.started
-    released = max(started, beat.time if ended is None else ended.released)
+    released = max(started, (beat.time if beat else 0.0) if ended is None else ended.released)
     words = {
-        "number": place[2],
+        "number": node,
         "started": started,
         "released": released,
         "joined": answered,
         # When its steps began and ended is not known.
         "working": answered if step > first else None,
         "stopped": released if step > first else None,
-        "used": used_by_node(message),
+        "used": (beat.used if beat else None) if ended is None else used_by_node(ended),
         "gpus": None if ended is None else ended.gpus,
     }
-    node = parsed(layout.node(*place), NodeUsage.model_validate, words)
+    usage = parsed(layout.node(where, number, node), NodeUsage.model_validate, words)
     how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
-    return node, step, how
+    return usage, step, how
 
 
 def _kept(store: Store, where: str) -> list[Checkpoint]:

@@ -3,11 +3,11 @@
 | message | written by | read by | where |
 |---|---|---|---|
 | `Launch` | conductor | supervisor, rank | `g<g>/launch.json` in the store; the same file in a node's scratch |
-| `Joined` | supervisor | conductor, other nodes | `node-<k>/joined.json` |
-| `Meeting` | conductor | supervisors | `rollcall.json` |
-| `Heartbeat` | supervisor | conductor | `node-<k>/beat-<n>.json` |
-| `NodeExit` | supervisor | conductor | `node-<k>/exit.json` |
-| `CancelMarker` | conductor | supervisors | `g<g>/cancel` |
+| `Joined`, `Heartbeat` | supervisor | conductor | the connection, see `infra.gang.hub` |
+| `Place` | conductor | supervisor | the connection |
+| `NodeExit` | supervisor | conductor, people | the connection, and `node-<k>/exit.json` |
+| `CancelMarker` | conductor | supervisors | the connection, and `g<g>/cancel` |
+| `Meeting`, `GangBeat` | conductor | people | `rollcall.json`, `g<g>/beat-<n>.json` |
 | `Latest` | conductor | the next conductor, and everybody who lists checkpoints | the pointer `latest` |
 | `RankProcess`, `RankReport`, `RankAnswer` | rank | its supervisor | the rank's files, see `infra.gang.rank_files` |
 | `RankReport`, `RankEnd` | supervisor | conductor | in a `Heartbeat` and in a `NodeExit` |
@@ -24,6 +24,7 @@ Stores keep these files: a key that this version does not know is ignored, and a
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from typing import Annotated, Any, Literal, Self, TypedDict, cast
 
 from pydantic import Field, model_validator
@@ -44,6 +45,10 @@ STEP_BOUNDS = (
     *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
 )
+# Heartbeats that a conductor hears in a second, however many nodes there are.
+BEATS_PER_S = 250
+# In a gang of at most so many nodes, each probes its links to all others.
+FEW = 16
 # More than any machine has; a larger number in a file is damage.
 MOST_DEVICES = 1024
 
@@ -347,6 +352,18 @@ class TrainSettings(RankLayout, total=False):
     micro_batch_size: int | None
 
 
+class ConductorAddress(Record, extra="ignore"):
+    """Where the nodes of a generation reach their conductor.
+
+    Attributes:
+        certificate: as PEM; the nodes trust no other.
+    """
+
+    address: str
+    port: int = Field(ge=1, le=65535)
+    certificate: str
+
+
 class Launch(Message, extra="ignore"):
     """The settings of one generation. Its defaults are the only ones: nobody else fills in a setting.
 
@@ -359,6 +376,7 @@ class Launch(Message, extra="ignore"):
         min_nodes: the fewest nodes that may train; None: all.
         devices: ranks of each node.
         left_out: hosts that take no part because they failed too often.
+        conductor: where the nodes reach it; None in the launches of earlier versions, whose nodes wrote to the store.
         heartbeat_s: interval of the nodes' heartbeats and the ranks' reports; `poll_s`: of all other checks.
         silence_s: a node without heartbeats for so long is lost. The other nodes then have 3 s to report what they
             know: 15 s in all. A process that runs on the conductor's machine has five times as long.
@@ -394,6 +412,7 @@ class Launch(Message, extra="ignore"):
     min_nodes: int | None = Field(default=None, exclude_if=lambda least: least is None)
     devices: int = Field(ge=1, le=MOST_DEVICES)
     left_out: list[str] = []
+    conductor: ConductorAddress | None = Field(default=None, exclude_if=lambda address: address is None)
     heartbeat_s: Seconds = 1.0
     poll_s: Seconds = 0.1
     silence_s: Seconds = 12.0
@@ -423,6 +442,11 @@ class Launch(Message, extra="ignore"):
     def settings(self) -> TrainSettings:
         """`train`, typed; a store of an earlier version may lack a key."""
         return cast(TrainSettings, self.train)
+
+    @property
+    def beat_s(self) -> float:
+        """Interval of a node's heartbeats: a conductor hears at most BEATS_PER_S of them."""
+        return max(self.heartbeat_s, self.nodes / BEATS_PER_S)
 
     @property
     def asked_nodes(self) -> int:
@@ -474,6 +498,24 @@ class Joined(Message, extra="ignore"):
     links: int | None = Field(default=None, exclude_if=lambda port: port is None)
 
 
+class Place(Message, extra="ignore"):
+    """Where a node's ranks meet the others.
+
+    Attributes:
+        address, port: of the rendezvous, on the first node.
+        nodes: how many take part; place: of this node among them, which numbers its ranks.
+        on_host: how many of them are on this node's machine.
+        peers: the nodes to which this one probes its links.
+    """
+
+    address: str
+    port: int
+    nodes: int
+    place: int
+    on_host: int
+    peers: list[Joined]
+
+
 class Meeting(Message, extra="ignore"):
     """Where the ranks meet, and the nodes in the order that numbers their ranks."""
 
@@ -486,9 +528,25 @@ class Meeting(Message, extra="ignore"):
         """The nodes' numbers."""
         return [joined.node for joined in self.nodes]
 
+    def places(self) -> dict[int, Place]:
+        """What each node is told, by its number. A node probes those at distances 1, 2, 4, … of the order as a ring."""
+        on_host, count = Counter(joined.host for joined in self.nodes), len(self.nodes)
+        distances = [2**power for power in range((count - 1).bit_length())] if count > FEW else range(1, count)
+        return {
+            joined.node: Place(
+                address=self.address,
+                port=self.port,
+                nodes=count,
+                place=place,
+                on_host=on_host[joined.host],
+                peers=[self.nodes[(place + distance) % count] for distance in distances],
+            )
+            for place, joined in enumerate(self.nodes)
+        }
+
 
 class Heartbeat(Message, extra="ignore"):
-    """What a node publishes once per interval.
+    """What a node says once per interval.
 
     Attributes:
         time: seconds since the epoch.
@@ -503,6 +561,39 @@ class Heartbeat(Message, extra="ignore"):
     unreachable: list[int] = []
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
     sensors: list[GpuReading] = Field(default=[], exclude_if=operator.not_)
+
+
+class RankSeen(Record, extra="ignore"):
+    """How far a rank was."""
+
+    rank: int
+    step: int
+    device: str = ""
+
+
+class NodeBeat(Record, extra="ignore"):
+    """What the conductor knew of a node by its newest heartbeat; the fields are as there."""
+
+    node: int
+    time: float
+    ranks: list[RankSeen] = []
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+
+    @classmethod
+    def of(cls, node: int, beat: Heartbeat) -> NodeBeat:
+        """What is kept of a heartbeat."""
+        return cls(node=node, time=beat.time, ranks=seen_in(beat), used=used_by_node(beat))
+
+
+class GangBeat(Message, extra="ignore"):
+    """What a conductor knows of its nodes; for those who look at the store.
+
+    Attributes:
+        time: seconds since the epoch.
+    """
+
+    time: float = 0.0
+    nodes: list[NodeBeat] = []
 
 
 class NodeExit(Message, extra="ignore"):
@@ -541,6 +632,11 @@ def reports_of(message: Heartbeat | NodeExit) -> list[RankReport]:
     if isinstance(message, Heartbeat):
         return message.ranks
     return [end.report for end in message.ranks if end.report is not None]
+
+
+def seen_in(message: Heartbeat | NodeExit) -> list[RankSeen]:
+    """How far the ranks of a node were."""
+    return [RankSeen(rank=one.rank, step=one.step, device=one.device) for one in reports_of(message)]
 
 
 def used_by_node(message: Heartbeat | NodeExit) -> Resources | None:

@@ -1,8 +1,8 @@
 """The conductor of a training: it holds the lease, launches one generation after another and commits checkpoints.
 
 A generation's nodes are started, roll-called, followed and ended, and a failure's cause is found. The conductor starts
-no process itself: `start` does, on this machine or elsewhere. Everything else goes through the store, and it never
-controls a rank directly.
+no process itself: a launcher does, on this machine or elsewhere. It hears its nodes through a hub, keeps in the store
+what decides, and never controls a rank directly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,20 +31,34 @@ from data_contracts.errors import (
 )
 from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import CancelMarker, Launch, Meeting, RankAnswer, Retries, TrainingSummary, reports_of
+from data_contracts.messages.gang import (
+    CancelMarker,
+    GangBeat,
+    Heartbeat,
+    Joined,
+    Launch,
+    Meeting,
+    NodeBeat,
+    NodeExit,
+    RankAnswer,
+    Retries,
+    TrainingSummary,
+    reports_of,
+)
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from data_contracts.records import FailureEvent, FailureKind
 from infra import stopping
 from infra.audit import now
+from infra.gang.hub import Ended, Hub, News
 from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forged_result, why_from
-from infra.gang.members import SLOW_S, Activity, Members, Node, NodeRecords, OnMessage, Progress, RankReports
-from infra.gang.node import SlotReservation, Start, local
+from infra.gang.members import SLOW_S, Activity, Members, Node, OnMessage, Progress, RankReports
+from infra.gang.membership import Launcher, Membership
+from infra.gang.node import LOCAL, SlotReservation
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.recovery import (
     UNLIMITED,
     BudgetGuard,
-    EndEarly,
     Over,
     Recovery,
     Replay,
@@ -51,6 +66,7 @@ from infra.gang.recovery import (
     restore_budgets,
 )
 from infra.processes.processes import terminable, uninterrupted
+from infra.processes.this_process import now_s
 from infra.records.nodes import drained_nodes, record_failure, this_node
 from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, Outage, patiently
@@ -65,6 +81,10 @@ REGATHER_S = 15.0
 STACKS_S = 8.0
 # A node whose process runs on this machine may be silent this many times longer: the machine is busy.
 BUSY_TIMES = 5
+# So often what is known of the nodes is written to the store.
+BEAT_EVERY_S = 10.0
+# At most so many ranks are looked at in a second.
+RANKS_PER_S = 20_000
 WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0
 
@@ -78,7 +98,7 @@ class GangRequest:
         retry: how often each cause of failure is retried.
         rollcall_timeout_s: seconds within which the nodes of a generation must join.
         on_usage: called with what a generation's nodes used, once they are released.
-        start: launches a node; None: as a process on this machine.
+        launcher: starts the nodes.
         slots: admits all nodes of a generation, or none; held until the end. None: there are always enough.
         budget_guard: what the nodes may use; a gang that may use no more ends with a checkpoint.
         secret: of the machines that may conduct the training, see `infra.gang.rank_files`; None: of this machine alone.
@@ -88,10 +108,15 @@ class GangRequest:
     retry: RetrySpec
     rollcall_timeout_s: float
     on_usage: Callable[[GangUsage], None] = lambda usage: None
-    start: Start | None = None
+    launcher: Launcher = LOCAL
     slots: SlotReservation | None = None
     budget_guard: BudgetGuard = UNLIMITED
     secret: bytes | None = field(default=None, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the nodes are processes on this machine."""
+        return self.launcher is LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +234,6 @@ class _Conductor:
         self.store, self.request, self.training = store, request, request.training
         self.launch = request.launch
         self.holder = f"{request.holder}/{uuid.uuid4().hex[:12]}"
-        self.start = request.start or local(store.uri, store.storage_options, self.training, store.pointers)
         # Whether the next generation is the first that this conductor launches.
         self.first = True
         self.node_seconds = 0.0
@@ -311,21 +335,21 @@ class _Conductor:
             try:
                 admit(self.request, recovery.nodes, keeper, partial(self._say_waiting, self._next() - 1))
                 budget_guard.admit(recovery.nodes)
-                generation = Generation(
-                    self.store,
-                    self._launch_next(ledger, recovery),
-                    self.start,
-                    commit=commit,
-                    check=keeper.check,
-                    unwritable=lambda: keeper.away,
-                    on_progress=self.on_progress,
-                    over=budget_guard.over,
-                )
-                generation.activity.on_message = self.request.on_message
-                usage = partial(generation.activity.usage, self.request.start is None)
-                budget_guard.launched(usage)
-                self.request.on_launch(generation.launch, usage)
-                return generation.run(self.request.rollcall_timeout_s, patient=patient)
+                with contextlib.closing(Hub(self.request.launcher.address)) as hub:
+                    launch = self._launch_next(ledger, recovery, hub)
+                    generation = Generation(
+                        self.request.launcher(self.store, launch, hub),
+                        commit=commit,
+                        check=keeper.check,
+                        unwritable=lambda: keeper.away,
+                        on_progress=self.on_progress,
+                        over=budget_guard.over,
+                    )
+                    generation.activity.on_message = self.request.on_message
+                    usage = partial(generation.activity.usage, self.request.is_local)
+                    budget_guard.launched(usage)
+                    self.request.on_launch(generation.launch, usage)
+                    return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
                 # Nodes may have noticed first that another conductor has taken over, and ended.
                 keeper.confirm()
@@ -337,14 +361,14 @@ class _Conductor:
             finally:
                 if generation is not None:
                     self.node_seconds += generation.node_seconds
-                    self.request.on_usage(generation.activity.usage(self.request.start is None))
+                    self.request.on_usage(generation.activity.usage(self.request.is_local))
                     budget_guard.released()
                     remember(self.store, generation, failed)
 
     def _say_waiting(self, generation: int, sentence: str) -> None:
         self.on_progress(Progress(generation, "waiting", sentence=sentence))
 
-    def _launch_next(self, ledger: Ledger, recovery: Recovery) -> Launch:
+    def _launch_next(self, ledger: Ledger, recovery: Recovery, hub: Hub) -> Launch:
         """Write the launch file of the next generation and return its contents."""
         resume = patiently(lambda: ledger.resume_from(self.launch.sealed))
         if resume is None:
@@ -355,16 +379,14 @@ class _Conductor:
             self.on_progress(Progress(self._next(), "starting", step=resume.step, sentence=sentence))
         self.first = False
         while True:
-            launch = without_drained(self.store, recovery.launch, here=self.request.start is None)
+            launch = without_drained(self.store, recovery.launch, here=self.request.is_local)
             launch = launch.for_generation(self._next(), ledger.token, resume)
             if self.request.replay is not None:
                 launch = self.request.replay.launch(launch)
-            path = layout.launch(self.training, launch.generation)
-            codes = codes_of_generation(self.store.uri, self.training, launch.generation)
             # Otherwise the number is taken, by a fenced conductor or by this call when its answer was lost: try the
             # next.
-            if patiently(partial(self.store.create_once, path, codes.coded(path, launch.to_json()))):
-                return launch
+            if (written := write_launch(self.store, launch, hub)) is not None:
+                return written
 
     def _recover(
         self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery
@@ -372,6 +394,9 @@ class _Conductor:
         """Decide how training continues after a failed generation and report it; else raise `error`."""
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
+        # A time limit shorter than a start would be tried again for ever.
+        if error.details.get("planned") and generation is not None and generation.reports.checkpoint_step < 0:
+            del error.details["planned"]
         try:
             raise_why_over(self.request.budget_guard, error)
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
@@ -429,14 +454,21 @@ class _Conductor:
         self.request.on_progress(replace(progress, node_seconds=self.node_seconds + progress.node_seconds))
 
 
+def write_launch(store: Store, launch: Launch, hub: Hub) -> Launch | None:
+    """Write a generation's launch, whose nodes the hub admits, and return it; None if its number is taken."""
+    launch = launch.model_copy(update={"conductor": hub.at})
+    path = layout.launch(launch.training, launch.generation)
+    hub.codes = codes_of_generation(store.uri, launch.training, launch.generation)
+    record = hub.codes.coded(path, launch.to_json())
+    return launch if patiently(lambda: store.create_once(path, record)) else None
+
+
 class Generation:
-    """Generation `launch.generation` of a training. `run` starts and follows it, and leaves no process behind."""
+    """One generation of a training, whose launch is written. `run` starts and follows it, and leaves no process."""
 
     def __init__(
         self,
-        store: Store,
-        launch: Launch,
-        start: Start,
+        membership: Membership,
         *,
         commit: Callable[[Checkpoint], None],
         check: Callable[[], None],
@@ -444,20 +476,21 @@ class Generation:
         over: Over = lambda: None,
         unwritable: Callable[[], StorageUnavailable | None] = lambda: None,
     ) -> None:
-        self.store, self.launch, self._start = store, launch, start
-        self.training, self.number = launch.training, launch.generation
-        # A bucket is polled less often, because each request costs money.
-        self.poll_s = launch.poll_s * (1 if store.is_local else 5)
+        self.membership, self.store, launch = membership, membership.store, membership.launch
+        self.launch, self.training, self.number = launch, launch.training, launch.generation
+        # To look at thousands of ranks takes milliseconds.
+        self.poll_s = max(launch.poll_s, launch.nodes * launch.devices / RANKS_PER_S)
         self._check, self._on_progress, self._unwritable = check, on_progress, unwritable
-        self._end_early = EndEarly(store, launch, over)
-        self.members = Members(launch)
+        self._over, self._end_asked = over, False
+        self.members = Members(launch, membership)
         # The gang grows after the first checkpoint past this step, once a node that missed the roll-call has joined.
         self._grows_after: int | None = None
         self._outage = Outage()
         self.reports = RankReports(launch, commit, self._say)
         self.activity = Activity(launch, self.members.nodes, self.reports)
-        self._codes = codes_of_generation(store.uri, self.training, self.number)
-        self._records = NodeRecords(store, launch, self._codes, on_slow=self._unheard)
+        self._codes = codes_of_generation(self.store.uri, self.training, self.number)
+        self._unread: deque[News] = deque()
+        self._beats, self._next_beat = 0, 0.0
         self._progress = Progress(self.number, "starting")
 
     @property
@@ -484,19 +517,11 @@ class Generation:
             return self.activity.note_done(self._follow())
         except BaseException as error:
             failed = error
-            # Write the marker first: nodes elsewhere watch it, even if this process dies.
             cause = error.cause if isinstance(error, TrainwrightError) else Cancelled.cause
             self.activity.ended = cause
-            marker = CancelMarker(cause=cause, stacks=isinstance(error, Hung))
-            try:
-                with uninterrupted():
-                    self.store.create_once(layout.cancel(self.training, self.number), marker.to_json())
-            except TrainwrightError as failure:
-                # A node that cannot write to the store is silent, too, for example when the disk is full.
-                silent = isinstance(error, NodeLost) and error.details.get("silent")
-                if silent and isinstance(failure, StorageUnavailable):
-                    self.activity.ended = failure.cause
-                    raise failure from error
+            # What the store cannot take, the nodes have been told.
+            with contextlib.suppress(TrainwrightError), uninterrupted():
+                self._mark(CancelMarker(cause=cause, stacks=isinstance(error, Hung)))
             if isinstance(error, Hung):
                 self._keep_stacks(error)
             raise
@@ -505,6 +530,18 @@ class Generation:
                 unkilled = self._release()
             if unkilled is not None and failed is None:
                 raise unkilled
+
+    def _mark(self, marker: CancelMarker) -> None:
+        """Tell all nodes that the generation ends, and write it for those that hear nothing."""
+        for number in range(len(self.members.nodes)):
+            self.membership.tell(number, marker)
+        self.store.create_once(layout.cancel(self.training, self.number), marker.to_json())
+
+    def _ask_if_over(self) -> None:
+        """Ask the nodes once for a checkpoint and their end, if a budget is used up or the worker is being stopped."""
+        if not self._end_asked and (why := stopping.handed_over() or self._over()) is not None:
+            self._mark(CancelMarker(cause=why.cause, saves=True))
+            self._end_asked = True
 
     def _roll_call(self, timeout_s: float, brief_s: float) -> None:
         """Start the nodes, wait until all or enough of them have joined, and fix their meeting point and order.
@@ -539,34 +576,26 @@ class Generation:
         record = self._codes.coded(path, meeting.to_json())
         while not self._reach(lambda: self.store.create_once(path, record)):
             self._sleep()
+        for number, place in meeting.places().items():
+            self.membership.tell(number, place)
         self._leave_out()
 
     def _start_and_hear(self) -> None:
-        self._start_missing()
-        for number, node in enumerate(self.members.nodes):
-            if node.joined is None and not node.over:
-                node.joined = self._records.joined(number)
-                node.heard = time.monotonic()
-                node.joined_at = None if node.joined is None else node.heard
+        self.members.nodes.extend(Node(time.monotonic()) for _ in self.members.unstarted())
+        self.membership.start([number for number, node in enumerate(self.members.nodes) if not node.over])
         self._hear()
-
-    def _start_missing(self) -> None:
-        for number in self.members.unstarted():
-            # Without this guard, a signal between the start and the append would leave a node that nobody knows.
-            with uninterrupted():
-                self.members.nodes.append(Node(self._start(self.number, number), time.monotonic()))
 
     def _leave_out(self) -> None:
         """Release the nodes that this generation trains without, and report them.
 
-        Nodes that have not answered yet cost nothing and may come later: `_hear_late` looks for them.
+        Nodes that have not answered yet cost nothing and may come later.
         """
         without = [number for number in range(len(self.members.nodes)) if number not in self.members.gang]
+        came = [number for number in without if (node := self.members.nodes[number]).joined is not None or node.over]
         for number in without:
-            node = self.members.nodes[number]
-            if node.joined is not None or node.over:
-                node.handle.kill()
-            node.released = time.monotonic()
+            self.membership.tell(number, CancelMarker(cause=Preempted.cause))
+            self.members.nodes[number].released = time.monotonic()
+        self.membership.end(came)
         asked = self.launch.asked_nodes
         if len(self.members.gang) < asked:
             names = f" (without node {', '.join(map(self.members.named, without))})" if without else ""
@@ -605,49 +634,69 @@ class Generation:
         return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
 
     def _hear(self) -> None:
-        """Read what the nodes have published since, and commit the checkpoints that they report."""
-        self._end_early.ask_if_over()
+        """Take in what the nodes have said since, and commit the checkpoints that they report."""
+        self._ask_if_over()
+        self._unread += self.membership.news()
+        while self._unread:
+            # What the store does not take now is taken in again.
+            self._take_in(self._unread[0])
+            self._unread.popleft()
         for number, node in self.members.active().items():
-            if node.over:
-                continue
-            # First whether the node ended, then what it wrote: it may do both in between.
-            ended = node.handle.ended()
-            last = self._records.exit(number)
-            while (beat := self._records.beat(number, node.beats)) is not None:
-                self.reports.take_in(beat.ranks, self.members.called(number))
-                self.activity.take_in(number, beat)
-                node.beats += 1
-                node.unreachable = beat.unreachable
-                node.heard = time.monotonic()
-            if last is not None:
-                self.reports.take_in(reports_of(last), self.members.called(number))
-                self.activity.take_in(number, last)
-            if last is not None or ended is not None:
-                node.released = time.monotonic()
-            silent_s, silence_s = time.monotonic() - node.heard, self.launch.silence_s
-            if silent_s > silence_s and node.handle.runs_here():
-                silence_s *= BUSY_TIMES
-            if ended is not None and last is None:
-                details = {"node": number, "log": node.handle.log()}
-                # Prefect's text about a run ends with a full stop of its own.
-                sentence = f"The supervisor of {self.members.called(number)} {ended.rstrip('. ')}."
-                node.lost = NodeLost(sentence, details=details)
-            elif last is None and node.joined is not None and silent_s > silence_s:
-                sentence = f"{self.members.called(number).capitalize()} has published no heartbeat for {silence_s:g} s."
-                node.lost = NodeLost(sentence, details={"node": number, "silent": True})
-            # Set last, so that all of this is repeated if the store becomes unreachable in between.
-            node.exit = last
-        if self.members.gang:
-            self._hear_late()
+            if not node.over and node.joined is not None:
+                self._find_silent(number, node)
+        if self.members.gang and time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + BEAT_EVERY_S
+            self._write_beat()
 
-    def _hear_late(self) -> None:
-        """Look for nodes that missed the roll-call and have joined since; check whether the gang can grow by them."""
-        for number, node in self.members.late().items():
-            node.joined = self._records.joined(number)
-            larger = self.members.could_be()
-            if node.joined is not None and larger > len(self.members.gang):
-                self._grows_after = self.reports.checkpoint_step
-                self._say(sentence=f"{self.members.called(number)} has come: {larger} nodes after the next checkpoint")
+    def _take_in(self, news: News) -> None:
+        number, at, message = news
+        node = self.members.nodes[number]
+        if isinstance(message, Joined):
+            node.heard = at
+            if node.joined is None:
+                node.joined, node.joined_at = message, at
+                if self.members.gang:
+                    self._grow_by(number)
+        elif node.over or number not in self.members.active():
+            return
+        elif isinstance(message, Heartbeat | NodeExit):
+            self.reports.take_in(reports_of(message), self.members.called(number))
+            self.activity.take_in(number, message)
+            node.heard = at
+            if isinstance(message, Heartbeat):
+                node.beat = message
+            else:
+                node.released, node.exit = time.monotonic(), message
+        elif isinstance(message, Ended):
+            # Prefect's text about a run ends with a full stop of its own.
+            sentence = f"The supervisor of {self.members.called(number)} {message.how.rstrip('. ')}."
+            details = {"node": number, "log": self.membership.log(number)}
+            node.released, node.lost = time.monotonic(), message.cause(sentence, details=details)
+
+    def _find_silent(self, number: int, node: Node) -> None:
+        silent_s, silence_s = time.monotonic() - node.heard, self.launch.silence_s
+        if silent_s > silence_s and self.membership.runs_here(number):
+            silence_s *= BUSY_TIMES
+        if silent_s > silence_s:
+            if (last := self.membership.exit_of(number)) is not None:
+                self._take_in(News(number, time.monotonic(), last))
+                return
+            sentence = f"{self.members.called(number).capitalize()} has sent no heartbeat for {silence_s:g} s."
+            node.lost = NodeLost(sentence, details={"node": number, "silent": True})
+
+    def _grow_by(self, number: int) -> None:
+        """Look whether the gang can grow by a node that missed the roll-call."""
+        larger = self.members.could_be()
+        if number not in self.members.gang and larger > len(self.members.gang):
+            self._grows_after = self.reports.checkpoint_step
+            self._say(sentence=f"{self.members.called(number)} has come: {larger} nodes after the next checkpoint")
+
+    def _write_beat(self) -> None:
+        """Write what is known of the nodes, for those who look at the store."""
+        nodes = [NodeBeat.of(number, node.beat) for number, node in self.members.gang.items() if node.beat is not None]
+        path = layout.gang_beat(self.training, self.number, self._beats)
+        self.store.create_once(path, self._codes.coded(path, GangBeat(time=now_s(), nodes=nodes).to_json()))
+        self._beats += 1
 
     def _answer(self) -> RankAnswer:
         """Rank 0's answer, with its checkpoint committed."""
@@ -661,7 +710,7 @@ class Generation:
         """Do `work` on the store; while it is unreachable or takes no writes, return False and show the cause."""
 
         def reach() -> None:
-            # A store that can be read only, such as a full disk, has no news of its nodes.
+            # A store that can be read only, such as a full disk, takes no checkpoint.
             if (error := self._unwritable()) is not None:
                 raise error
             work()
@@ -669,46 +718,40 @@ class Generation:
         reached = self._outage.tolerate(reach)
         self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
         if not reached:
-            self._unheard(float("inf"))
+            # Ranks wait for the store as the conductor does.
+            self.reports.liveness.paused()
         return reached
-
-    def _unheard(self, seconds: float) -> None:
-        """Discount `seconds` in which the store was unreachable: silence counts only while the store answers."""
-        self.reports.liveness.paused()
-        self._discount(seconds)
 
     def _sleep(self) -> None:
         """Wait until the next look. If that takes far too long, this machine stood still, and its nodes with it."""
         began = time.monotonic()
         time.sleep(self.poll_s)
         if (late_s := time.monotonic() - began - self.poll_s) > SLOW_S:
-            self._discount(late_s)
-
-    def _discount(self, seconds: float) -> None:
-        for node in self.members.nodes:
-            node.heard = min(node.heard + seconds, time.monotonic())
+            for node in self.members.nodes:
+                node.heard = min(node.heard + late_s, time.monotonic())
 
     def _keep_stacks(self, error: Hung) -> None:
         """Wait until the nodes have saved their ranks' stacks, at most STACKS_S, because a node may hang, too."""
         until = time.monotonic() + STACKS_S
         while time.monotonic() < until and not all(node.exit for node in self.members.gang.values()):
-            for number, node in self.members.gang.items():
-                with contextlib.suppress(TrainwrightError):
-                    node.exit = node.exit or self._records.exit(number)
-            time.sleep(self.poll_s)
+            with contextlib.suppress(TrainwrightError):
+                for number, _, message in self.membership.news():
+                    if isinstance(message, NodeExit):
+                        self.members.nodes[number].exit = message
+            time.sleep(self.launch.poll_s)
         error.details["stacks"] = {str(end.rank): end.stack for end in self.members.ends() if end.stack}
 
     def _release(self) -> Exception | None:
-        """End every node, even if ending another one fails; returns the first failure."""
-        first: Exception | None = None
-        for number, node in enumerate(self.members.nodes):
-            try:
-                node.handle.kill()
-            except Exception as error:
-                log.error("node %d of generation %d could not be ended: %s", number, self.number, error)
-                first = first or error
+        """End every node; returns why one could not be ended."""
+        failed: Exception | None = None
+        try:
+            self.membership.end(range(len(self.members.nodes)))
+        except Exception as error:
+            log.error("A node of generation %d could not be ended: %s", self.number, error)
+            failed = error
+        for node in self.members.nodes:
             node.released = node.released or time.monotonic()
-        return first
+        return failed
 
     def _say(self, **changes: Any) -> None:
         progress = replace(self._progress, node_seconds=self.node_seconds, **changes)

@@ -22,25 +22,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import (
     Aside,
+    GangBeat,
     Heartbeat,
     Joined,
     Latest,
     Launch,
     Meeting,
+    NodeBeat,
     NodeExit,
-    RankReport,
+    RankSeen,
     Retries,
+    seen_in,
 )
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
@@ -50,6 +55,7 @@ from infra.store import Manifest, PointerMoved, Store, Versioned, layout
 from infra.store.records import corrupt, parsed
 
 log = logging.getLogger(__name__)
+_NODE = re.compile(r"node-[0-9]+")
 # A claim is valid for the day on which it was made and for as long after it.
 IN_USE_S = 86_400.0
 State = Literal["committed", "verified", "quarantined", "set aside", "uncommitted"]
@@ -500,21 +506,44 @@ class RankStatus:
     sentence: str = ""
 
 
-def roster(store: Store, training: str) -> list[RankStatus]:
-    """Every rank of every generation, the newest generation first."""
-    statuses: list[list[RankStatus]] = []
-    launches: dict[int, int] = {}
+@dataclass(frozen=True)
+class GenerationRecord:
+    """What the store has of a generation.
+
+    Attributes:
+        places: of the nodes that train, which number their ranks; nodes: what each that left something left.
+    """
+
+    launch: Launch
+    places: dict[int, int]
+    nodes: dict[int, NodeRecord]
+
+
+def generation_records(store: Store, training: str) -> list[GenerationRecord]:
+    """The generations that were launched, oldest first."""
+    found = []
     for generation in generations(store, training):
         launch = store.read_as(layout.launch(training, generation), Launch.from_json)
         meeting = store.find_as(layout.rollcall(training, generation), Meeting.from_json)
         order = list(range(launch.nodes)) if meeting is None else meeting.order
-        statuses.append([])
+        places = {node: place for place, node in enumerate(order)}
+        found.append(GenerationRecord(launch, places, node_records(store, training, generation)))
+    return found
+
+
+def roster(records: Sequence[GenerationRecord]) -> list[RankStatus]:
+    """Every rank of every generation, the newest generation first."""
+    statuses: list[list[RankStatus]] = []
+    launches: Counter[int] = Counter()
+    for record in records:
+        devices, statuses = record.launch.devices, [*statuses, []]
         # If a host that is left out took a node's run, a replacement was started with a higher number.
-        for node in range(max([launch.nodes, *(number + 1 for number in order)])):
-            place = order.index(node) if node in order else None
-            ranks = [None] if place is None else list(range(place * launch.devices, (place + 1) * launch.devices))
-            statuses[-1] += _of_node(store, (training, generation, node), ranks, launches.get(node, 0))
-            launches[node] = launches.get(node, 0) + 1
+        for node in range(max([record.launch.nodes, *(number + 1 for number in record.places)])):
+            place = record.places.get(node)
+            ranks = [None] if place is None else list(range(place * devices, (place + 1) * devices))
+            left = record.nodes.get(node, NodeRecord())
+            statuses[-1] += _of_node(left, record.launch.generation, node, ranks, launches[node])
+            launches[node] += 1
     return [status for of_generation in reversed(statuses) for status in of_generation]
 
 
@@ -529,16 +558,55 @@ def begun_generations(store: Store, training: str) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | None], restarts: int) -> list[RankStatus]:
-    _, generation, node = place
-    joined = store.find_as(layout.joined(*place), Joined.from_json)
-    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
-    if ended is None:
-        beat = last_beat(store, place)
-        reports = [] if beat is None else beat.ranks
-    else:
-        reports = [end.report for end in ended.ranks if end.report is not None]
-    known: dict[int | None, RankReport] = {report.rank: report for report in reports}
+class NodeRecord(NamedTuple):
+    """What the store has of a node; of how far it was, only the newest."""
+
+    joined: Joined | None = None
+    beat: NodeBeat | None = None
+    exit: NodeExit | None = None
+
+    @property
+    def seen(self) -> list[RankSeen]:
+        """How far its ranks were."""
+        if self.exit is not None:
+            return seen_in(self.exit)
+        return [] if self.beat is None else self.beat.ranks
+
+    @property
+    def seconds(self) -> float:
+        """How long it was held; if it left no record, from its answer to its last heartbeat."""
+        if self.exit is not None:
+            return max(self.exit.released - self.exit.started, 0.0)
+        return 0.0 if self.joined is None or self.beat is None else max(self.beat.time - self.joined.time, 0.0)
+
+
+def node_records(store: Store, training: str, generation: int) -> dict[int, NodeRecord]:
+    """What the store has of each node of a generation that left something; also a store of an earlier version."""
+    place = (training, generation)
+    names = store.list(layout.generation(*place))
+    meeting = store.find_as(layout.rollcall(*place), Meeting.from_json)
+    known = {one.node: NodeRecord(joined=one) for one in (meeting.nodes if meeting else [])}
+    if count := sum(name.startswith("beat-") for name in names):
+        for beat in store.read_as(layout.gang_beat(*place, count - 1), GangBeat.from_json).nodes:
+            known[beat.node] = known.get(beat.node, NodeRecord())._replace(beat=beat)
+    for number in (int(name.removeprefix("node-")) for name in names if _NODE.fullmatch(name)):
+        record, files = known.get(number, NodeRecord()), store.list(layout.node(*place, number))
+        if "joined.json" in files:
+            record = record._replace(joined=store.read_as(layout.joined(*place, number), Joined.from_json))
+        if "exit.json" in files:
+            record = record._replace(exit=store.read_as(layout.node_exit(*place, number), NodeExit.from_json))
+        elif count := sum(name.startswith("beat-") for name in files):
+            last = store.read_as(layout.beat(*place, number, count - 1), Heartbeat.from_json)
+            record = record._replace(beat=NodeBeat.of(number, last))
+        known[number] = record
+    return known
+
+
+def _of_node(
+    record: NodeRecord, generation: int, node: int, ranks: Sequence[int | None], restarts: int
+) -> list[RankStatus]:
+    joined, ended = record.joined, record.exit
+    known: dict[int | None, RankSeen] = {seen.rank: seen for seen in record.seen}
     error = ended.error or {} if ended is not None else {}
     return [
         RankStatus(
@@ -556,12 +624,6 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
         )
         for rank in ranks
     ]
-
-
-def last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
-    """A node's newest heartbeat; None if it has published none."""
-    beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
-    return store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None
 
 
 @dataclass(frozen=True)
@@ -599,11 +661,12 @@ class GenerationSpan:
 
 def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
     """What each generation of a training did, oldest first."""
-    launches = [store.read_as(layout.launch(training, g), Launch.from_json) for g in generations(store, training)]
-    statuses = roster(store, training)
+    records = generation_records(store, training)
+    statuses = roster(records)
     found: list[GenerationSpan] = []
     resumed: int | None = None
-    for launch in reversed(launches):
+    for record in reversed(records):
+        launch = record.launch
         mine = [status for status in statuses if status.generation == launch.generation]
         begin = launch.resume or launch.begin
         first = 0 if begin is None else begin.step
@@ -618,7 +681,7 @@ def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
             ranks=len([status for status in mine if status.rank is not None]),
             first_step=first,
             last_step=last,
-            node_seconds=sum(_node_seconds(store, (training, launch.generation, node)) for node in numbers),
+            node_seconds=sum(node.seconds for node in record.nodes.values()),
             lost_steps=0 if resumed is None else max(last - resumed, 0),
             ended=ended,
             sentence=sentence,
@@ -626,12 +689,3 @@ def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
         found.insert(0, span)
         resumed = first
     return found
-
-
-def _node_seconds(store: Store, place: tuple[str, int, int]) -> float:
-    """How long a node was held; if it left no record, from its answer to its last heartbeat."""
-    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
-    if ended is not None:
-        return max(ended.released - ended.started, 0.0)
-    joined, beat = store.find_as(layout.joined(*place), Joined.from_json), last_beat(store, place)
-    return 0.0 if joined is None or beat is None else max(beat.time - joined.time, 0.0)

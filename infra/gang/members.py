@@ -11,7 +11,6 @@ import bisect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from data_contracts.costs import Resources
 from data_contracts.errors import (
@@ -42,10 +41,8 @@ from data_contracts.messages.gang import (
     reports_of,
     used_by_node,
 )
-from infra.gang.node import Handle
-from infra.gang.rank_files import Codes
+from infra.gang.membership import Membership
 from infra.processes.this_process import wall_s
-from infra.store import Store, layout
 
 # Where a rank waits for others, and where it may take long however short its steps are.
 WAITING = frozenset(("collective", "backward"))
@@ -72,7 +69,6 @@ _PRECEDENCE = (
     Hung,
     NodeLost,
 )
-T = TypeVar("T")
 # A store that takes this long to answer was unreachable meanwhile; the layer below retried the request.
 SLOW_S = 2.0
 # Called with a node's number and its newest message.
@@ -84,24 +80,21 @@ class Node:
     """A node that was launched.
 
     Attributes:
-        joined: what the node wrote at the roll-call; joined_at: when it was read.
-        exit: what the node wrote when it ended.
+        joined: its answer to the roll-call; joined_at: when it came.
+        exit: what the node said when it ended.
         lost: why the node is known to be gone.
-        beats: number of heartbeats read.
-        heard: when the last heartbeat was read.
-        unreachable: nodes that this node cannot connect to.
+        beat: its newest heartbeat.
+        heard: when it was last heard of.
     """
 
-    handle: Handle
     started: float
     released: float | None = None
     joined: Joined | None = None
     joined_at: float | None = None
     exit: NodeExit | None = None
-    beats: int = 0
+    beat: Heartbeat | None = None
     heard: float = 0.0
-    lost: NodeLost | None = None
-    unreachable: list[int] = field(default_factory=list)
+    lost: TrainwrightError | None = None
 
     @property
     def over(self) -> bool:
@@ -127,13 +120,16 @@ class Node:
 class Members:
     """The nodes of one generation, from its launch.
 
+    Args:
+        membership: knows what runs them.
+
     Attributes:
         nodes: all nodes that were started, in the order of their numbers.
         gang: the nodes that the roll-call fixed, by number.
     """
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+    def __init__(self, launch: Launch, membership: Membership) -> None:
+        self._launch, self._membership = launch, membership
         self.nodes: list[Node] = []
         self.gang: dict[int, Node] = {}
 
@@ -154,7 +150,7 @@ class Members:
     def incomplete(self, timeout_s: float) -> GangIncomplete:
         """The error for a roll-call that too few nodes have answered; it names the nodes that are missing."""
         missing = [self.named(number) for number, node in enumerate(self.nodes) if not self._takes_part(node)]
-        logs = [node.handle.log() for node in self.nodes if node.joined is None]
+        logs = [self._membership.log(number) for number, node in enumerate(self.nodes) if node.joined is None]
         came = [node.host for node in self.nodes if node.joined is not None]
         if came and all(host in self._launch.left_out for host in came):
             sentence = f"Every node that answered the roll-call of generation {self._launch.generation} is left out: "
@@ -183,10 +179,6 @@ class Members:
         """What each rank left, of the nodes of the gang that have ended."""
         return [end for node in self.gang.values() if node.exit is not None for end in node.exit.ranks]
 
-    def late(self) -> dict[int, Node]:
-        """Nodes that are not in the gang and have not answered the roll-call yet."""
-        return {n: node for n, node in enumerate(self.nodes) if n not in self.gang and node.joined is None}
-
     def could_be(self) -> int:
         """The gang's size if it included the nodes that have joined since it was fixed."""
         return self.fitting(len(self.gang.keys() | self.joined().keys()))
@@ -202,7 +194,7 @@ class Members:
     def named(self, number: int) -> str:
         """The name of a node that takes no part, with the reason that its launcher gives."""
         node = self.nodes[number]
-        reason = f"{node.host} is left out" if node.host in self._launch.left_out else node.handle.status()
+        reason = f"{node.host} is left out" if node.host in self._launch.left_out else self._membership.status(number)
         return f"{number} ({reason})" if reason else str(number)
 
     def cut_links(self, since: float) -> list[str]:
@@ -247,7 +239,8 @@ def fitting(launch: Launch, most: int, least: int) -> int:
 def links_between(nodes: Mapping[int, Node], heard: Iterable[int]) -> list[str]:
     """Links that one of their ends cannot use. Both ends of each link are among `heard`."""
     ends = set(heard)
-    pairs = {(min(n, far), max(n, far)) for n in ends for far in nodes[n].unreachable if far in ends}
+    beats = {n: nodes[n].beat for n in ends}
+    pairs = {(min(n, far), max(n, far)) for n, beat in beats.items() if beat for far in beat.unreachable if far in ends}
     return [f"between {called(a, nodes[a])} and {called(b, nodes[b])}" for a, b in sorted(pairs)]
 
 
@@ -263,7 +256,7 @@ def link_cut(cut: list[str]) -> NodeLost:
 def first_cause(nodes: Iterable[Node]) -> TrainwrightError:
     """The error that caused the others: a lost supervisor; else the first by `_PRECEDENCE`, then by time."""
     known = list(nodes)
-    lost: list[TrainwrightError] = [node.lost for node in known if node.lost is not None]
+    lost = [node.lost for node in known if node.lost is not None]
     if lost:
         return lost[0]
 
@@ -273,41 +266,6 @@ def first_cause(nodes: Iterable[Node]) -> TrainwrightError:
         return places[0] if places else _PRECEDENCE.index(UsageError), error.details.get("when", 0.0)
 
     return min((from_json(node.exit.error) for node in known if node.exit and node.exit.error), key=rank)
-
-
-class NodeRecords:
-    """The records of a generation's nodes; each method returns None while the node has not written its record.
-
-    CorruptError for a record without the right code: none of the nodes wrote it.
-
-    Args:
-        codes: of the generation.
-        on_slow: called with the seconds that the store took to answer, if it was unreachable meanwhile.
-    """
-
-    def __init__(self, store: Store, launch: Launch, codes: Codes, on_slow: Callable[[float], None]) -> None:
-        self._store, self._codes, self._on_slow = store, codes, on_slow
-        self._generation = (launch.training, launch.generation)
-
-    def joined(self, node: int) -> Joined | None:
-        """A node's answer to the roll-call."""
-        return self._read(layout.joined(*self._generation, node), Joined.from_json)
-
-    def beat(self, node: int, number: int) -> Heartbeat | None:
-        """A node's heartbeat of this number."""
-        return self._read(layout.beat(*self._generation, node, number), Heartbeat.from_json)
-
-    def exit(self, node: int) -> NodeExit | None:
-        """How a node ended."""
-        return self._read(layout.node_exit(*self._generation, node), NodeExit.from_json)
-
-    def _read(self, path: str, parse: Callable[[Any], T]) -> T | None:
-        asked = time.monotonic()
-        try:
-            return self._store.find_as(path, self._codes.checking(path, parse))
-        finally:
-            if (waited := time.monotonic() - asked) > SLOW_S:
-                self._on_slow(waited)
 
 
 @dataclass(frozen=True)
@@ -501,8 +459,10 @@ class Liveness:
         if len(paces) < max(2, len(self.ranks)):
             return ""
         in_order = sorted(paces.values())
+        # The others' median is never less than this.
+        least_s = max(STRAGGLES_S, STRAGGLES_TIMES * in_order[len(in_order) // 2 - 1])
         for number, pace_s in paces.items():
-            if number in self.warned or pace_s < STRAGGLES_S:
+            if number in self.warned or pace_s < least_s:
                 continue
             usual = _median_without(in_order, pace_s)
             if pace_s > STRAGGLES_TIMES * usual:
@@ -525,7 +485,11 @@ class Liveness:
         return min(self.stall_s, max(self.hang_s, SLOWEST_TIMES * slowest_s))
 
     def _deadlock(self, nodes: int, slowest_s: float) -> Interrupted | None:
-        if self.still_s <= max(self._limit(rank, slowest_s) for rank in self.ranks.values()):
+        still_s = self.still_s
+        # No limit is shorter than these two; there may be thousands of ranks.
+        if still_s <= min(self.hang_s, self.stopped_s, self.stall_s) or still_s <= max(
+            self._limit(rank, slowest_s) for rank in self.ranks.values()
+        ):
             return None
         where = ", ".join(f"{number} at step {rank.step}" for number, rank in sorted(self.ranks.items())[:16])
         between = "a link between their nodes carries nothing, or " if nodes > 1 else ""

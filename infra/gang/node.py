@@ -8,39 +8,22 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
+from data_contracts.messages.gang import Launch
 from infra import scratch
 from infra.child import log_tail
+from infra.gang.hub import Ended, Hub
+from infra.gang.membership import Membership
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
+from infra.gang.supervisor import TAKEN
 from infra.processes.child_main import PARENT
-from infra.processes.processes import end, marked_env, module_command, new_mark, state
+from infra.processes.processes import end, marked_env, module_command, new_mark, state, uninterrupted
+from infra.store import Store
 
 LOOPBACK = "127.0.0.1"
-
-
-class Handle(Protocol):
-    """A launched node, wherever it runs."""
-
-    def ended(self) -> str | None:
-        """How the node's supervisor ended, as the end of a sentence (`ended with exit code 1`); None while it runs."""
-
-    def runs_here(self) -> bool:
-        """Whether it is a running process of this machine: then its silence may only say that the machine is busy."""
-
-    def log(self) -> str:
-        """The end of what the supervisor printed."""
-
-    def status(self) -> str:
-        """What the launcher says of a node that has not answered (`its run is Late`); "" if nothing."""
-
-    def kill(self) -> None:
-        """End the node and all its descendants; return when none is left, or when one outlives being killed."""
-
-
-Start = Callable[[int, int], Handle]
 
 
 class SlotReservation(Protocol):
@@ -57,15 +40,58 @@ class SlotReservation(Protocol):
         """Give all slots back."""
 
 
-def local(store_uri: str, store_options: Mapping[str, Any], training: str, pointers: str | None = None) -> Start:
-    """A function that starts node `node` of generation `generation` of a training on this machine."""
-    env = {**store_env(store_options, pointers), ADDRESS: LOOPBACK}
+class LocalLauncher:
+    """Starts nodes as processes of this machine."""
 
-    def start(generation: int, node: int) -> Handle:
-        key = generation_key(launch_key(store_uri, training), generation)
-        return LocalNode([store_uri, training, str(generation), str(node)], {**env, NODE_KEY: key.hex()})
+    address = LOOPBACK
 
-    return start
+    def __call__(self, store: Store, launch: Launch, hub: Hub) -> LocalNodes:
+        """The nodes of a generation."""
+        return LocalNodes(store, launch, hub)
+
+
+class LocalNodes(Membership):
+    """Nodes as processes of this machine, by number."""
+
+    def __init__(self, store: Store, launch: Launch, hub: Hub) -> None:
+        super().__init__(store, launch, hub)
+        self.nodes: dict[int, LocalNode] = {}
+
+    def start(self, nodes: Collection[int]) -> None:
+        """Start them; a signal in between waits, or it would leave a process that nobody knows."""
+        store, training, generation = self.store, self.launch.training, self.launch.generation
+        key = generation_key(launch_key(store.uri, training), generation)
+        env = {**store_env(store.storage_options, store.pointers), ADDRESS: LOOPBACK, NODE_KEY: key.hex()}
+        for node in nodes:
+            if node not in self.nodes:
+                with uninterrupted():
+                    self.nodes[node] = LocalNode([store.uri, training, str(generation), str(node)], env)
+
+    def ended(self) -> Mapping[int, Ended]:
+        """Those whose processes have ended."""
+        return {number: Ended(how) for number, node in self.nodes.items() if (how := node.ended()) is not None}
+
+    def status(self, node: int) -> str:
+        """Always "": the log says everything."""
+        return ""
+
+    def log(self, node: int) -> str:
+        """The end of what the process printed; "" if none was started."""
+        return self.nodes[node].log() if node in self.nodes else ""
+
+    def end(self, nodes: Collection[int]) -> None:
+        """Kill the processes and all their descendants; one that cannot be killed keeps none of the others."""
+        with contextlib.ExitStack() as stack:
+            for node in nodes:
+                if node in self.nodes:
+                    stack.callback(self.nodes[node].kill)
+
+    def runs_here(self, node: int) -> bool:
+        """Whether it runs, and is not stopped."""
+        return node in self.nodes and self.nodes[node].ended() is None and not self.nodes[node].is_stopped
+
+
+LOCAL = LocalLauncher()
 
 
 class LocalNode:
@@ -96,6 +122,11 @@ class LocalNode:
         """The supervisor's process id."""
         return self._process.pid
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether it ended because another process is this node already."""
+        return self._process.poll() == TAKEN
+
     def ended(self) -> str | None:
         """How the process ended; None while it runs."""
         code = self._process.poll()
@@ -106,19 +137,11 @@ class LocalNode:
     @property
     def is_stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP) and so handles no signal."""
-        return state(self.pid) == "T"
-
-    def runs_here(self) -> bool:
-        """Whether it runs, and is not stopped."""
-        return self.ended() is None and not self.is_stopped
+        return state(self._process.pid) == "T"
 
     def log(self) -> str:
         """The end of what the process printed."""
         return log_tail(self._log)
-
-    def status(self) -> str:
-        """Always "": the log says everything."""
-        return ""
 
     def terminate(self) -> None:
         """Ask the node to save a checkpoint and end."""

@@ -224,6 +224,10 @@ class Codes:
         """The value with its code as the record `path`."""
         return {**value, **self.code(path, value)}
 
+    def word(self) -> str:
+        """What shows that a process has the newest key, as the value of a header."""
+        return f"Bearer {hmac.digest(self.keys[-1], b'conductor', 'sha256').hex()}" if self.keys else ""
+
     def are_right(self, path: str, value: Mapping[str, object]) -> bool:
         """Whether a value has a right code as the record `path`."""
         own = str(value.get(FIELD, "")).encode()

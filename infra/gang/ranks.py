@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
-from data_contracts.messages.gang import Launch, Meeting, RankReport
+from data_contracts.messages.gang import Launch, Place, RankReport
 from infra.child import log_tail
 from infra.gang.rank_files import ADDRESS, RankFiles
 from infra.processes.processes import is_alive, module_command, oom_kills, state
@@ -51,8 +51,7 @@ _BACKLOG = 4096
 
 def torchrun(
     launch: Launch,
-    meeting: Meeting,
-    place: int,
+    place: Place,
     address: str,
     scratch: Path,
     listener: socket.socket | None,
@@ -68,11 +67,11 @@ def torchrun(
         python: the interpreter of the user's environment.
     """
     arguments = {
-        "nnodes": len(meeting.nodes),
+        "nnodes": place.nodes,
         "nproc-per-node": launch.devices,
         "rdzv-backend": "bound",
-        "rdzv-endpoint": f"{meeting.address}:{meeting.port}",
-        "rdzv-conf": f"rank={place}" if listener is None else f"rank={place},fd={listener.fileno()}",
+        "rdzv-endpoint": f"{place.address}:{place.port}",
+        "rdzv-conf": f"rank={place.place}" if listener is None else f"rank={place.place},fd={listener.fileno()}",
         "local-addr": address,
         "max-restarts": 0,
         "shutdown-timeout": max(1, round(launch.grace_s)),

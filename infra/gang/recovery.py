@@ -26,12 +26,11 @@ from data_contracts.errors import (
     TrainwrightError,
 )
 from data_contracts.executions import GangUsage
-from data_contracts.messages.gang import CancelMarker, Launch, Retries, Segment, StopAt
+from data_contracts.messages.gang import Launch, Retries, Segment, StopAt
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.gang.ledger import Ledger
 from infra.gang.members import fitting
-from infra.store import Store, layout
 
 # Why a gang must end with a checkpoint now; None if it may continue.
 Over = Callable[[], TrainwrightError | None]
@@ -255,24 +254,6 @@ class Unlimited:
 
 
 UNLIMITED: BudgetGuard = Unlimited()
-
-
-class EndEarly:
-    """Asks the nodes of a generation, once, for a checkpoint and their end.
-
-    It does so when a budget is used up, or when the conductor's worker is stopped as planned.
-    """
-
-    def __init__(self, store: Store, launch: Launch, over: Over) -> None:
-        self._store, self._over, self._asked = store, over, False
-        self._path = layout.cancel(launch.training, launch.generation)
-
-    def ask_if_over(self) -> None:
-        """Write the marker that the nodes watch, if it is time."""
-        if self._asked or (why := stopping.handed_over() or self._over()) is None:
-            return
-        self._store.create_once(self._path, CancelMarker(cause=why.cause, saves=True).to_json())
-        self._asked = True
 
 
 def raise_why_over(budget_guard: BudgetGuard, error: TrainwrightError) -> None:

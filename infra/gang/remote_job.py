@@ -6,6 +6,7 @@ program, this module is the rank: it supervises the child and answers; torchrun 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -22,11 +23,11 @@ from data_contracts.messages.gang import Launch, RankAnswer, RankLayout, RankRep
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack
-from infra.gang.conductor import WAIT_S, GangRequest, Generation, admit, keeping_lease, without_drained
+from infra.gang.conductor import WAIT_S, GangRequest, Generation, admit, keeping_lease, without_drained, write_launch
+from infra.gang.hub import Hub
 from infra.gang.ledger import Ledger, generations
 from infra.gang.members import Progress
-from infra.gang.node import local
-from infra.gang.rank_files import SCRATCH, STORE, RankFiles, codes_of_generation, read_launch, stop_file, store_options
+from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, stop_file, store_options
 from infra.gang.recovery import raise_why_over, restore_budgets
 from infra.gang.supervisor import note_environments
 from infra.processes.environment import IdleLimit
@@ -79,11 +80,6 @@ class RemoteJobRequest(GangRequest):
     entry: str = __name__
     layout: RankLayout = field(default_factory=RankLayout)
 
-    @property
-    def local(self) -> bool:
-        """Whether the nodes are processes on this machine."""
-        return self.start is None
-
     def launch(self) -> Launch:
         """The launch of each generation, without its number and token."""
         size = {"nodes": self.nodes, "min_nodes": self.nodes, "devices": self.devices}
@@ -123,46 +119,44 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
     The ledger has no checkpoints here. It keeps what earlier processes have used of the retry budgets.
     """
     used = Counter(ledger.retries.used)
-    start = request.start or local(store.uri, store.storage_options, request.uri, store.pointers)
     while True:
         number = 1 + max(patiently(lambda: generations(store, request.uri)), default=-1)
         admit(request, request.nodes, keeper, partial(_say_waiting, request, number))
         request.budget_guard.admit(request.nodes)
-        launch = without_drained(store, request.launch(), here=False).for_generation(number, ledger.token)
-        path = layout.launch(request.uri, number)
-        record = codes_of_generation(store.uri, request.uri, number).coded(path, launch.to_json())
-        patiently(partial(store.create_once, path, record))
-        generation = Generation(
-            store,
-            launch,
-            start,
-            commit=lambda _: None,
-            check=keeper.check,
-            on_progress=request.on_progress,
-            over=request.budget_guard.over,
-        )
-        request.budget_guard.launched(partial(generation.activity.usage, request.local))
-        try:
-            answer = generation.run(request.rollcall_timeout_s).plan
-        except TrainwrightError as error:
-            keeper.confirm()
-            raise_why_over(request.budget_guard, error)
-            key = error.retry_key or ""
-            used[key] += 1
-            # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
-            if not isinstance(error, Interrupted) or used[key] > getattr(request.retry, key, 0):
-                restore_budgets(ledger, error)
-                raise spent(error, getattr(request.retry, key, 0)) from error
-            patiently(lambda: ledger.record_recovery([], Retries(used=dict(used))))
-            sentence = f"tried again ({error.cause}): {error.message}"
-            request.on_progress(Progress(number, "ended", sentence=sentence))
-        else:
-            restore_budgets(ledger)
-            return answer
-        finally:
-            request.on_spent(generation.node_seconds)
-            request.on_usage(generation.activity.usage(request.local))
-            request.budget_guard.released()
+        with contextlib.closing(Hub(request.launcher.address)) as hub:
+            base = without_drained(store, request.launch(), here=False)
+            while (launch := write_launch(store, base.for_generation(number, ledger.token), hub)) is None:
+                number += 1
+            generation = Generation(
+                request.launcher(store, launch, hub),
+                commit=lambda _: None,
+                check=keeper.check,
+                on_progress=request.on_progress,
+                over=request.budget_guard.over,
+            )
+            request.budget_guard.launched(partial(generation.activity.usage, request.is_local))
+            try:
+                answer = generation.run(request.rollcall_timeout_s).plan
+            except TrainwrightError as error:
+                keeper.confirm()
+                raise_why_over(request.budget_guard, error)
+                key = error.retry_key or ""
+                used[key] += 1
+                # Only interruptions come from outside. Other failures, such as running out of memory, would happen
+                # again.
+                if not isinstance(error, Interrupted) or used[key] > getattr(request.retry, key, 0):
+                    restore_budgets(ledger, error)
+                    raise spent(error, getattr(request.retry, key, 0)) from error
+                patiently(lambda: ledger.record_recovery([], Retries(used=dict(used))))
+                sentence = f"tried again ({error.cause}): {error.message}"
+                request.on_progress(Progress(number, "ended", sentence=sentence))
+            else:
+                restore_budgets(ledger)
+                return answer
+            finally:
+                request.on_spent(generation.node_seconds)
+                request.on_usage(generation.activity.usage(request.is_local))
+                request.budget_guard.released()
 
 
 def spent(error: TrainwrightError, budget: int) -> TrainwrightError:

@@ -1,9 +1,9 @@
 """The supervisor of one node of a gang: `python -m infra.gang.supervisor STORE TRAINING GENERATION NODE`.
 
-It answers the roll-call, lays out code, environment and dataset, starts torchrun, publishes one numbered heartbeat per
-interval, and at its end `exit.json`. It ends everything it started: at the end, on a cancel marker, on SIGTERM, and
-when its conductor is gone. All the while it probes which other nodes it can reach, to distinguish a cut link from a
-hung rank. It uses neither torch nor the orchestrator, and makes no decisions for the gang. STORE_OPTIONS,
+It answers the roll-call, lays out code, environment and dataset, starts torchrun, sends a heartbeat per interval, and
+in the end writes `exit.json` and says the same. It ends everything it started: at the end, on a cancel marker, on
+SIGTERM, and when its conductor is gone. All the while it probes which other nodes it can reach, to distinguish a cut
+link from a hung rank. It uses neither torch nor the orchestrator, and makes no decisions for the gang. STORE_OPTIONS,
 STORE_POINTERS and ADDRESS (see `infra.gang.rank_files`) complete its arguments.
 """
 
@@ -27,14 +27,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_contracts.costs import Resources
-from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit, RankEnd
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Fenced,
+    NodeLost,
+    Preempted,
+    StorageUnavailable,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, Place, RankEnd
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch, stopping
 from infra.child import log_tail
 from infra.code_bundle import unpack
 from infra.environments.cache import interpreter
 from infra.gang import ranks
+from infra.gang.hub import Line
 from infra.gang.rank_files import (
     ADDRESS,
     DATASET,
@@ -70,6 +81,10 @@ PROBE_S = 2.0
 MISSES = 2
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.
 SETTLE_S = 1.0
+# The exit code of a process that another one is the same node as.
+TAKEN = 75
+# How long a node that ends tries to store how it ended, and then to tell its conductor.
+STORED_S, HEARD_S = 30.0, 30.0
 
 
 def run_node(
@@ -89,7 +104,7 @@ def run_node(
 
     Args:
         address: under which the other nodes reach this host.
-        codes: of the generation: the node takes no launch and no meeting without a right code.
+        codes: of the generation: the node takes no launch without a right code.
     """
     store = patiently(lambda: open_store(store_uri, options, create=False))
     try:
@@ -127,7 +142,10 @@ class _Supervisor:
         self.scratch.mkdir(parents=True, exist_ok=True)
         # Until the roll-call fixes the order of the nodes.
         self.ranks = self._ranks_at(node)
-        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks, codes)
+        self.publisher = Publisher(store, self.place, self.launch.beat_s, self.ranks, codes)
+        self.line: Line | None = None
+        # The first node of the gang reads from the store, too, whether the conductor is still the one that counts.
+        self.is_first = False
         self.stop_asked: float | None = None
 
     def run(self) -> int:
@@ -137,8 +155,8 @@ class _Supervisor:
         try:
             self._join()
             inputs = in_background(self._lay_out)
-            meeting = self._roll_call(inputs)
-            self._train(meeting, inputs.result())
+            place = self._roll_call(inputs)
+            self._train(place, inputs.result())
         except TrainwrightError as caught:
             error = caught
         except KeyboardInterrupt:
@@ -152,21 +170,29 @@ class _Supervisor:
             if isinstance(error, Preempted) and stopping.is_planned():
                 error.details["planned"] = True
         with self.publisher.beating():
-            self.publisher.end(started, error, self.stacks)
+            self.publisher.end(started, error, self.stacks, 0.0 if self.conductor.is_gone else HEARD_S)
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self.own_scratch is not None:
             self.own_scratch.close()
-        return 0 if error is None else error.exit_code
+        if error is None:
+            return 0
+        return TAKEN if error.details.get("taken") else error.exit_code
 
     def ask_to_stop(self) -> None:
         """Ask the ranks for one consistent checkpoint; called from a signal handler, so it only sets a flag."""
         self.stop_asked = self.stop_asked or time.monotonic()
 
     def _join(self) -> None:
-        """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
+        """Answer the roll-call."""
+        conductor = self.launch.conductor
+        if conductor is None:
+            raise UsageError(
+                f"{layout.launch(self.training, self.generation)} was written by an earlier Trainwright.",
+                remedy="Use the same version for the conductor and its nodes.",
+            )
         self.listener = ranks.listen(self.address)
         if self.launch.nodes > 1:
-            self.publisher.probe = PeerProbe(self.node, self.address)
+            self.publisher.probe = PeerProbe(self.address)
         mine = Joined(
             node=self.node,
             address=self.address,
@@ -177,45 +203,28 @@ class _Supervisor:
             time=now_s(),
             links=None if self.publisher.probe is None else self.publisher.probe.port,
         )
-        path = layout.joined(*self.place)
-        if patiently(lambda: self.store.create_once(path, self.codes.coded(path, mine.to_json()))):
-            return
-        # If only the answer was lost, the record there is ours.
-        parse = self.codes.checking(path, Joined.from_json)
-        if patiently(lambda: self.store.read_as(path, parse)).instance != self.mark:
-            raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
+        self.line = self.publisher.line = Line(conductor, mine, self.codes)
+        self.line.start()
 
-    def _roll_call(self, inputs: Future[Inputs]) -> Meeting:
-        """Wait until the meeting is fixed and `inputs` are laid out; Preempted if the gang trains without this node."""
-        rollcall = layout.rollcall(self.training, self.generation)
-        meeting: Meeting | None = None
-
-        def look() -> None:
-            nonlocal meeting
-            with contextlib.suppress(FileNotFoundError):
-                meeting = self.store.read_as(rollcall, self.codes.checking(rollcall, Meeting.from_json))
-
-        while meeting is None or not inputs.done():
+    def _roll_call(self, inputs: Future[Inputs]) -> Place:
+        """Wait until this node has its place and `inputs` are laid out; Preempted if it is asked to stop meanwhile."""
+        assert self.line is not None, "it has joined"
+        while self.line.place is None or not inputs.done():
             self._tick()
             if self.stop_asked is not None:
                 raise Preempted(f"Node {self.node} was asked to stop before it had begun.")
-            if meeting is None:
-                self.conductor.tolerantly(look)
-            if meeting is None or not inputs.done():
-                time.sleep(self.poll_s)
-        inputs.result()  # raises an error of laying out, even if the gang continues without this node
-        if self.node not in meeting.order:
-            raise Preempted(f"Generation {self.generation} of {self.training} continues without node {self.node}.")
-        self.ranks = self._ranks_at(meeting.order.index(self.node))
-        self.publisher.ranks = self.ranks
+            time.sleep(self.poll_s)
+        inputs.result()  # raises an error of laying out
+        place = self.line.place
+        self.is_first = place.place == 0
+        self.ranks = self.publisher.ranks = self._ranks_at(place.place)
         if self.publisher.probe is not None:
-            self.publisher.probe.meet(meeting.nodes)
-        return meeting
+            self.publisher.probe.meet(place.peers)
+        return place
 
-    def _train(self, meeting: Meeting, inputs: Inputs) -> None:
-        place = meeting.order.index(self.node)
-        listener = self.listener if place == 0 else None
-        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener, inputs.python)
+    def _train(self, place: Place, inputs: Inputs) -> None:
+        listener = self.listener if self.is_first else None
+        command = ranks.torchrun(self.launch, place, self.address, self.scratch, listener, inputs.python)
         environ = for_user_code(os.environ, {"store": self.store.address.to_json()})
         log = self.scratch / "torchrun.txt"
         if self.launch.withhold:
@@ -228,7 +237,7 @@ class _Supervisor:
                 process = subprocess.Popen(
                     command,
                     cwd=inputs.project,
-                    env=marked_env(self.mark, self._env(meeting, inputs, log), environ),
+                    env=marked_env(self.mark, self._env(place, inputs, log), environ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -237,7 +246,7 @@ class _Supervisor:
                 )
             # Only torchrun keeps the socket, so that connections are refused once it has ended.
             self._stop_listening()
-            self._follow(process, watch, alone=len(meeting.nodes) == 1)
+            self._follow(process, watch, alone=place.nodes == 1)
         except Cancelled as error:
             if error.details.get("stacks"):
                 self.stacks = take_stacks(self.ranks)
@@ -296,17 +305,27 @@ class _Supervisor:
         raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
 
     def _tick(self) -> None:
-        """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
-        self.conductor.look()
+        """One round: check whether the conductor still wants this node to run, and send a due heartbeat.
+
+        Raises: Fenced if another process is this node; Cancelled; and what `ConductorWatch.look` raises.
+        """
+        line = self.line
+        assert line is not None, "it has joined"
+        if line.is_taken:
+            sentence = f"Node {self.node} of generation {self.generation} of {self.training} runs already."
+            raise Fenced(sentence, details={"taken": True})
+        if line.marker is not None:
+            self.conductor.heed(line.marker)
+        if line.is_cut or self.is_first:
+            self.conductor.look(hears=not line.is_cut)
         if self.conductor.wants_end:
             self.ask_to_stop()
         self.publisher.beat_if_due()
 
-    def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
+    def _env(self, place: Place, inputs: Inputs, log: Path) -> dict[str, str]:
         write_key(self.scratch, self.codes)
-        neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
-        threads = threads_per_process(1 if self.launch.remote_job else self.devices * neighbours)
+        threads = threads_per_process(1 if self.launch.remote_job else self.devices * place.on_host)
         return {
             "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
             **ranks.network_env(self.address),
@@ -391,53 +410,49 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 
 class Publisher:
-    """Publishes what one node's ranks report.
+    """Says what one node's ranks report.
 
     Args:
-        place: training, generation and number of the node.
+        number: training, generation and number of the node.
         interval_s: between two heartbeats.
-        codes: of the generation, for every record.
+        codes: of the generation.
 
     Attributes:
         ranks: the node's ranks, as far as they are known.
         watch: reads their reports, once they are started.
         probe: knows which other nodes this one reaches; None in a gang of one node.
+        line: to the conductor; None before the node joins.
     """
 
     def __init__(
-        self,
-        store: Store,
-        place: tuple[str, int, int],
-        conductor: ConductorWatch,
-        interval_s: float,
-        ranks: Sequence[RankFiles],
-        codes: Codes,
+        self, store: Store, number: tuple[str, int, int], interval_s: float, ranks: Sequence[RankFiles], codes: Codes
     ) -> None:
         self.ranks = ranks
         self.watch: RankWatch | None = None
         self.probe: PeerProbe | None = None
-        self._store, self._place, self._conductor, self._interval_s = store, place, conductor, interval_s
-        self._codes = codes
-        self._logs = RankLogs(store, place)
+        self.line: Line | None = None
+        self._store, self._number, self._interval_s, self._codes = store, number, interval_s, codes
+        self._logs = RankLogs(store, number)
         self._energy, self._nvml = EnergyMeter(), installed_nvml()
-        self._beats = 0
         self._next = 0.0
 
     def beat_if_due(self) -> None:
-        """Publish a heartbeat if the interval since the last one is over."""
+        """Send a heartbeat if the interval since the last one is over; the first node stores what its ranks print."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._interval_s
             self._beat()
+            if any(rank.rank == 0 for rank in self.ranks):
+                with contextlib.suppress(StorageUnavailable):
+                    self._logs.add(self.ranks)
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
-        """Keep publishing heartbeats: killing a hung rank and storing the logs may take longer than `silence_s`."""
+        """Keep sending heartbeats: killing a hung rank and storing the logs may take longer than `silence_s`."""
         over = threading.Event()
 
         def beat() -> None:
             while not over.wait(self._interval_s):
-                with contextlib.suppress(TrainwrightError):
-                    self._beat()
+                self._beat()
 
         thread = threading.Thread(target=beat, name="beating", daemon=True)
         thread.start()
@@ -447,12 +462,13 @@ class Publisher:
             over.set()
             thread.join()
 
-    def end(self, started: float, error: TrainwrightError | None, stacks: Mapping[int, str]) -> None:
-        """Store the ranks' logs, then write `exit.json` last, so that a reader of it finds everything else.
+    def end(self, started: float, error: TrainwrightError | None, stacks: Mapping[int, str], patience_s: float) -> None:
+        """Store the ranks' logs and `exit.json`, then tell the conductor, so that it finds everything else.
 
         Args:
             started: when the node began, in seconds since the epoch.
             stacks: the ranks' stacks, by rank.
+            patience_s: how long the conductor is looked for, if the connection is cut.
         """
         ends = [
             RankEnd(rank=rank.rank, report=rank.report(), done=rank.answer(), stack=stacks.get(rank.rank, ""))
@@ -469,24 +485,24 @@ class Publisher:
             gpus=num_gpus(),
         )
         self._energy.close()
-        if not isinstance(error, Fenced):
-            path = layout.node_exit(*self._place)
-            patiently(lambda: self._store.create_once(path, self._codes.coded(path, record.to_json())))
+        fenced = isinstance(error, Fenced)
+        if not fenced:
+            path = layout.node_exit(*self._number)
+            with contextlib.suppress(StorageUnavailable):  # the conductor hears it in any case
+                patiently(lambda: self._store.create_once(path, self._codes.coded(path, record.to_json())), STORED_S)
+        if self.line is not None:
+            self.line.end(None if fenced else record, patience_s)
 
     def _beat(self) -> None:
-        path = layout.beat(*self._place, self._beats)
-        record = Heartbeat(
+        beat = Heartbeat(
             time=now_s(),
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
             used=self._used(),
             sensors=gpu_readings(self._nvml),
         )
-        beat = self._codes.coded(path, record.to_json())
-        # A store that is unreachable does not end training: the same number is tried again with the next beat.
-        if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):
-            self._beats += 1
-            self._conductor.tolerantly(lambda: self._logs.add(self.ranks))
+        if self.line is not None:
+            self.line.say(beat)
 
     def _used(self) -> Resources:
         """What this process has used so far, with the machine's energy."""
@@ -501,9 +517,8 @@ class PeerProbe(threading.Thread):
         port: the port on which this node listens.
     """
 
-    def __init__(self, node: int, address: str) -> None:
+    def __init__(self, address: str) -> None:
         super().__init__(name="peer probe", daemon=True)
-        self._node = node
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._server = socket.create_server((address, 0), family=family, backlog=64)
         self.port: int = self._server.getsockname()[1]
@@ -512,8 +527,8 @@ class PeerProbe(threading.Thread):
         self._stopped = threading.Event()
 
     def meet(self, nodes: Sequence[Joined]) -> None:
-        """Begin to probe the nodes that the roll-call fixed."""
-        self._peers = [peer for peer in nodes if peer.node != self._node and peer.links is not None]
+        """Begin to probe these nodes."""
+        self._peers = [peer for peer in nodes if peer.links is not None]
         threading.Thread(target=self._answer, name="answer probes", daemon=True).start()
         self.start()
 

@@ -12,22 +12,25 @@ keeps two generations apart.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
-import math
+import os
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
+from data_contracts.messages.gang import Launch
+from infra.gang.hub import Ended, Hub
+from infra.gang.membership import Membership
+from infra.gang.node import own_address
 from infra.gang.rank_files import store_env
-from infra.orchestrator.api import ASK_S, MOST_ITEMS, asking, if_there, unreachable, unreachable_is_unavailable
+from infra.orchestrator.api import API_URL, ASK_S, MOST_ITEMS, asking, if_there, unreachable, unreachable_is_unavailable
 from infra.orchestrator.deployments import ensure_node_deployment, find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
@@ -45,6 +48,8 @@ CANCEL_AFTER_S = 2.0
 LOG_LINES = 30
 # A busy server takes long to make a run, and signals wait for as long. The caller retries.
 START_TIMEOUT_S = 15.0
+# The most runs that Prefect's API creates with one request.
+MOST_CREATED = 100
 # Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
 LEASE_S = 120.0
 RENEW_S = 20.0
@@ -74,8 +79,13 @@ class WorkPool:
     devices: int = 1
 
 
-class PoolGang:
-    """Starts the nodes of one training as flow runs; must be made inside the flow run that trains."""
+class PoolLauncher:
+    """Starts the nodes of one training as flow runs; must be made inside the flow run that trains.
+
+    Attributes:
+        address: at which the pool's workers reach this process.
+        slots: admit the nodes of a generation.
+    """
 
     def __init__(self, store: Store, training: str, pool: WorkPool) -> None:
         from prefect.context import FlowRunContext
@@ -88,156 +98,188 @@ class PoolGang:
                 f"{pool.section}.pool=null`.",
             )
         self.store, self.training, self.pool = store, training, pool
-        parent = context.flow_run
-        holder = None if parent is None else parent.id
+        self.address = own_address(servers(store.storage_options))
+        self._flow_run = None if context.flow_run is None else context.flow_run.id
         self.slots = PoolAdmission(
-            pool.name, pool.workers_timeout_s, section=pool.section, holder=holder, on_lease=self._note_lease
+            pool.name, pool.workers_timeout_s, section=pool.section, holder=self._flow_run, on_lease=self._note_lease
         )
-        self._watch = FlowRunStates()
         self._deployment: UUID | None = None
         self._variables: dict[str, int] = {}
-        # When nodes began to be released, and when the last node was: they end in parallel.
-        self._releasing = self.released = -math.inf
 
-    def start(self, generation: int, node: int) -> PoolNode:
-        """Start node `node` of a generation as a flow run; StorageUnavailable if the server does not answer."""
-        with unreachable_is_unavailable():
-            run = self._create(generation, node)
-        self._watch.add(run)
-        return PoolNode(self, run, generation, node)
+    def __call__(self, store: Store, launch: Launch, hub: Hub) -> PoolNodes:
+        """The nodes of a generation."""
+        return PoolNodes(self, launch, hub)
 
-    def _create(self, generation: int, node: int) -> FlowRun:
-        from prefect.deployments import run_deployment
-        from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-
-        if self._deployment is None:
-            with asking() as client:
+    def create(self, generation: int, nodes: Sequence[int]) -> dict[int, FlowRun]:
+        """Create the flow runs of nodes, or find those that were created before."""
+        with asking(timeout_s=START_TIMEOUT_S) as client:
+            if self._deployment is None:
                 pool = client.read_work_pool(self.pool.name)
                 self._deployment = ensure_node_deployment(client, self.pool.name, pool.type)
-            known = pool.base_job_template.get("variables", {}).get("properties", {})
-            self._variables = {"gpus": self.pool.devices} if "gpus" in known else {}
-        parameters = {"store": self.store.uri, "training": self.training, "generation": generation, "node": node}
+                known = pool.base_job_template.get("variables", {}).get("properties", {})
+                self._variables = {"gpus": self.pool.devices} if "gpus" in known else {}
+            parent = self._parent(client, generation)
+            made: dict[int, FlowRun] = {}
+            tries = 0
+            while missing := [node for node in nodes if node not in made]:
+                for start in range(0, len(missing), MOST_CREATED):
+                    part = missing[start : start + MOST_CREATED]
+                    asked = [self._asked(generation, node, tries, parent) for node in part]
+                    path: Any = f"/deployments/{self._deployment}/create_flow_run/bulk"
+                    results = client.request("POST", path, json=asked).raise_for_status().json()["results"]
+                    for refused in (one for one in results if one["flow_run_id"] is None):
+                        raise UsageError(f"Prefect takes no flow run of the node deployment: {refused['error']}")
+                    numbers = {UUID(one["flow_run_id"]): node for one, node in zip(results, part, strict=True)}
+                    # A run that has ended belongs to an earlier store at this address: the key must not bring it back.
+                    runs = read_runs(client, list(numbers))
+                    made |= {numbers[run.id]: run for run in runs if run.state is None or not run.state.is_final()}
+                tries += 1
+        return made
+
+    def _parent(self, client: SyncPrefectClient, generation: int) -> UUID | None:
+        """The task run below which Prefect's pages show the nodes of a generation."""
+        from prefect import Task
+
+        if self._flow_run is None:
+            return None
+        nodes = Task(fn=lambda: None, name="nodes")
+        return client.create_task_run(nodes, self._flow_run, f"{self.training}-g{generation}", name=f"g{generation}").id
+
+    def _asked(self, generation: int, node: int, tries: int, parent: UUID | None) -> dict[str, object]:
+        """A node's flow run, as Prefect's API is asked for it."""
         gang = self.training.rpartition("/")[2]
         name = f"{gang[:12]} g{generation} node {node}"
         key = f"{digest(self.store.uri)[:16]}/{self.training}/g{generation}/{node}"
-        tries = 0
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: START_TIMEOUT_S}):
-            while True:
-                run = run_deployment(
-                    self._deployment,
-                    parameters=parameters,
-                    timeout=0,
-                    flow_run_name=name,
-                    tags=[*self.pool.tags, f"training:{gang}"],
-                    idempotency_key=f"{key}/{tries}" if tries else key,
-                    job_variables={
-                        **self._variables,
-                        "name": name.replace(" ", "-"),
-                        "labels": dict(self.pool.labels),
-                        # These only name credentials; the worker's own environment has their values.
-                        "env": store_env(self.store.storage_options, self.store.pointers),
-                    },
-                )
-                assert not inspect.isawaitable(run), "a task is synchronous"
-                # A run that has ended belongs to an earlier store at this address: the key must not bring it back.
-                if run.state is None or not run.state.is_final():
-                    return run
-                tries += 1
+        return {
+            "name": name,
+            "parameters": {
+                "store": self.store.uri, "training": self.training, "generation": generation, "node": node,
+            },
+            "tags": [*self.pool.tags, f"training:{gang}"],
+            "idempotency_key": f"{key}/{tries}" if tries else key,
+            "parent_task_run_id": None if parent is None else str(parent),
+            "job_variables": {
+                **self._variables,
+                "name": name.replace(" ", "-"),
+                "labels": dict(self.pool.labels),
+                # These only name credentials; the worker's own environment has their values.
+                "env": store_env(self.store.storage_options, self.store.pointers),
+            },
+        }  # fmt: skip
 
     def _note_lease(self, lease: UUID) -> None:
         """Note which lease holds the slots: whoever finds this conductor dead gives them back."""
         with contextlib.suppress(StorageUnavailable):  # then they are free two minutes after the death
             self.store.create_once(layout.slot(self.training, str(lease)), self.pool.name.encode())
 
-    def released_since(self) -> float:
-        """When the current release began: it has one deadline for all nodes."""
-        now = time.monotonic()
-        if now - self.released > 1.0:
-            self._releasing = now
-        return self._releasing
 
+class PoolNodes(Membership):
+    """The nodes of a generation as flow runs."""
 
-class PoolNode:
-    """A node as a flow run."""
+    def __init__(self, launcher: PoolLauncher, launch: Launch, hub: Hub) -> None:
+        super().__init__(launcher.store, launch, hub)
+        self._launcher = launcher
+        self.runs: dict[int, FlowRun] = {}
+        self._watch = FlowRunStates()
 
-    def __init__(self, gang: PoolGang, run: FlowRun, generation: int, node: int) -> None:
-        self._gang, self._run, self._generation, self._node = gang, run, generation, node
+    def start(self, nodes: Collection[int]) -> None:
+        """Create their flow runs, many with each request; StorageUnavailable if the server does not answer."""
+        missing = [node for node in nodes if node not in self.runs]
+        if not missing:
+            return
+        # A signal in between would leave a run that nobody knows.
+        with uninterrupted(), unreachable_is_unavailable():
+            made = self._launcher.create(self.launch.generation, missing)
+            self.runs |= made
+            for run in made.values():
+                self._watch.add(run)
 
-    def ended(self) -> str | None:
-        """How the run ended according to Prefect; None while it has not ended."""
-        state = self._gang._watch.state(self._run.id)
-        return f"ended as {self._said()}" if state is not None and state.is_final() else None
+    def ended(self) -> Mapping[int, Ended]:
+        """Those whose runs have ended according to Prefect, when it was last asked."""
+        return {number: Ended(f"ended as {self._said(number)}") for number in self.runs if self._is_over(number)}
 
-    def runs_here(self) -> bool:
-        """Always False: its worker may be anywhere."""
-        return False
-
-    def status(self) -> str:
+    def status(self, node: int) -> str:
         """What Prefect says of the run."""
-        return f"its run {self._run.name!r} is {self._said()}"
+        return f"its run {self.runs[node].name!r} is {self._said(node)}" if node in self.runs else ""
 
-    def log(self) -> str:
+    def log(self, node: int) -> str:
         """The end of the run's log in Prefect."""
         from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
         from prefect.client.schemas.sorting import LogSort
 
+        if node not in self.runs:
+            return ""
         try:
             with asking() as client:
-                chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[self._run.id]))
+                chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[self.runs[node].id]))
                 lines = client.read_logs(chosen, limit=LOG_LINES, sort=LogSort.TIMESTAMP_DESC)
         except Exception as error:  # the log is only for people: a missing log must not hide the failure
-            return f"{self.status()}; its log cannot be read: {error}"
-        return "\n".join([self.status(), *(line.message for line in reversed(lines))])
+            return f"{self.status(node)}; its log cannot be read: {error}"
+        return "\n".join([self.status(node), *(line.message for line in reversed(lines))])
 
-    def kill(self) -> None:
-        """Wait until the store or Prefect says that the node ended; cancel a run that has not started.
+    def end(self, nodes: Collection[int]) -> None:
+        """Wait until the nodes or Prefect say that they ended; cancel the runs that have not started.
 
-        After END_S the run is left to the fencing token, with a warning.
+        After END_S the rest is left to the fencing token, with a warning.
         """
-        since = self._gang.released_since()
-        cancelled = False
-        try:
-            while not self._over():
-                state = self._gang._watch.state(self._run.id)
+        began, cancelled = time.monotonic(), set[int]()
+        left = [node for node in nodes if node in self.runs]
+        while left := [node for node in left if not (node in self.hub.left or self._is_over(node))]:
+            late_s = time.monotonic() - began
+            for node in left:
+                state = self._watch.state(self.runs[node].id)
                 waits = state is not None and (state.is_scheduled() or state.is_pending())
-                if not cancelled and (waits or time.monotonic() > since + CANCEL_AFTER_S):
-                    cancelled = self._cancel()
-                if time.monotonic() > since + END_S:
+                if node not in cancelled and (waits or late_s > CANCEL_AFTER_S):
+                    cancelled.add(node)
+                    self._cancel(node)
+            if late_s > END_S:
+                for node in left:
                     log.warning(
                         "%s, but the node did not report that it ended; its token is void, so whatever it still "
                         "writes is ignored.",
-                        self.status(),
+                        self.status(node),
                     )
-                    return
-                time.sleep(0.1)
-        finally:
-            self._gang.released = time.monotonic()
-            self._gang._watch.forget(self._run.id)
+                break
+            time.sleep(0.1)
+        for node in nodes:
+            if node in self.runs:
+                self._watch.forget(self.runs[node].id)
 
-    def _over(self) -> bool:
-        if self.ended() is not None:
-            return True
-        try:
-            return self._gang.store.exists(layout.node_exit(self._gang.training, self._generation, self._node))
-        except StorageUnavailable:
-            return False
+    def _is_over(self, node: int) -> bool:
+        state = self._watch.state(self.runs[node].id)
+        return state is not None and state.is_final()
 
-    def _cancel(self) -> bool:
+    def _cancel(self, node: int) -> None:
         from prefect.states import Cancelling
 
         try:
             with asking(retries=2) as client:
-                client.set_flow_run_state(self._run.id, Cancelling(message="Its generation ended."))
-                self._gang._watch.look()
+                client.set_flow_run_state(self.runs[node].id, Cancelling(message="Its generation ended."))
+                self._watch.look()
         except Exception as error:
-            log.warning("Prefect did not cancel the flow run %s: %s", self._run.name, error)
-        return True
+            log.warning("Prefect did not cancel the flow run %s: %s", self.runs[node].name, error)
 
-    def _said(self) -> str:
-        state = self._gang._watch.state(self._run.id)
+    def _said(self, node: int) -> str:
+        state = self._watch.state(self.runs[node].id)
         if state is None:
             return "unknown: the Prefect server does not answer"
         return f"{state.name}: {state.message}" if state.message else str(state.name)
+
+
+def read_runs(client: SyncPrefectClient, numbers: Sequence[UUID]) -> list[FlowRun]:
+    """The flow runs with these ids, of which the server may not have all."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    runs: list[FlowRun] = []
+    for start in range(0, len(numbers), MOST_ITEMS):
+        part = list(numbers[start : start + MOST_ITEMS])
+        filtered = FlowRunFilter(id=FlowRunFilterId(any_=part))
+        # A server may be configured to return fewer flow runs in one answer than were requested.
+        num_read = 0
+        while num_read < len(part) and (page := client.read_flow_runs(flow_run_filter=filtered, offset=num_read)):
+            runs += page
+            num_read += len(page)
+    return runs
 
 
 class FlowRunStates:
@@ -267,21 +309,8 @@ class FlowRunStates:
 
     def look(self) -> None:
         """Query the server now."""
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-
-        asked = list(self._states)
-        runs: list[FlowRun] = []
         with asking() as client:
-            for start in range(0, len(asked), MOST_ITEMS):
-                part = asked[start : start + MOST_ITEMS]
-                filtered = FlowRunFilter(id=FlowRunFilterId(any_=part))
-                # A server may be configured to return fewer flow runs in one answer than were requested.
-                num_read = 0
-                while num_read < len(part) and (
-                    page := client.read_flow_runs(flow_run_filter=filtered, offset=num_read)
-                ):
-                    runs += page
-                    num_read += len(page)
+            runs = read_runs(client, list(self._states))
         with self._lock:
             self._states.update({run.id: run.state for run in runs if run.id in self._states})
 
@@ -491,6 +520,12 @@ class PoolAdmission:
                 "they are no longer free; the gang continues without slots.",
                 self._pool,
             )
+
+
+def servers(store_options: Mapping[str, Any]) -> list[str]:
+    """URLs of what the conductor and the nodes of a gang both reach: the Prefect server, and the store's endpoint."""
+    endpoint = store_options.get("endpoint_url") or store_options.get("client_kwargs", {}).get("endpoint_url", "")
+    return [os.environ.get(API_URL, ""), str(endpoint)]
 
 
 def launch_secret() -> bytes | None:

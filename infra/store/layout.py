@@ -335,18 +335,23 @@ def rollcall(training: str, g: int) -> str:
     return f"{generation(training, g)}/rollcall.json"
 
 
+def gang_beat(training: str, g: int, i: int) -> str:
+    """What the conductor of generation `g` knew of its nodes, for the `i`-th time."""
+    return f"{generation(training, g)}/beat-{number_part(i)}.json"
+
+
 def node(training: str, g: int, k: int) -> str:
     """Folder in which node `k` reports."""
     return f"{generation(training, g)}/node-{number_part(k)}"
 
 
 def joined(training: str, g: int, k: int) -> str:
-    """Node `k`'s answer to the roll-call."""
+    """Node `k`'s answer to the roll-call, as stores of earlier versions have it."""
     return f"{node(training, g, k)}/joined.json"
 
 
 def beat(training: str, g: int, k: int, i: int) -> str:
-    """Heartbeat `i` of node `k`."""
+    """Heartbeat `i` of node `k`, as stores of earlier versions have it."""
     return f"{node(training, g, k)}/beat-{number_part(i)}.json"
 
 

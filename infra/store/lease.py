@@ -348,18 +348,15 @@ class ConductorWatch:
         self._next = 0.0
         self._beat: Any = None
         self._heard = time.monotonic()
-        # Whether the conductor asks the ranks to save a checkpoint and end.
-        self.wants_end = False
+        # Whether the conductor asks the ranks to save a checkpoint and end; whether there is none any more.
+        self.wants_end = self.is_gone = False
 
-    def tolerantly(self, work: Callable[[], object]) -> bool:
-        """Whether `work()` reached the store. Where this node cannot write, its conductor may not be able to either."""
-        reached = self.outage.tolerate(work)
-        if not reached:
-            self._heard = time.monotonic()
-        return reached
-
-    def look(self) -> None:
+    def look(self, *, hears: bool = False) -> None:
         """Read from the store whether this generation continues, at most once in `interval_s`.
+
+        Args:
+            hears: whether the node hears its conductor, which lives then whatever its lease says: a store that takes no
+                writes takes no renewal either.
 
         Raises:
             Cancelled: the generation has a cancel marker.
@@ -368,29 +365,39 @@ class ConductorWatch:
                 while the store answered.
             StorageUnavailable: the store has not answered for too long.
         """
+        if hears:
+            self._heard = time.monotonic()
         if time.monotonic() < self._next:
             return
-        self.tolerantly(self._look)
+        if not self.outage.tolerate(self._look):
+            # Where this node cannot reach the store, its conductor may not be able to either.
+            self._heard = time.monotonic()
         self._next = time.monotonic() + self.interval_s
+
+    def heed(self, marker: CancelMarker) -> None:
+        """Note that the ranks are to save a checkpoint and end; Cancelled if the marker says to end at once."""
+        self.wants_end = marker.saves
+        if not marker.saves:
+            details = {"stacks": marker.stacks}
+            raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
 
     def _look(self) -> None:
         path = layout.cancel(self.training, self.generation)
         if self.store.exists(path):
-            marker = self.store.read_as(path, CancelMarker.from_json)
-            self.wants_end = marker.saves
-            if not marker.saves:
-                details = {"stacks": marker.stacks}
-                raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
+            self.heed(self.store.read_as(path, CancelMarker.from_json))
         lease = self.store.pointer(layout.lease(self.training)).read()
         beat = None if lease is None else lease.value
         if beat is not None and beat["token"] > self.token:
+            self.is_gone = True
             raise Fenced(f"Generation {self.generation} of {self.training} is over: the lease has a newer owner.")
         process = None if beat is None else process_of(str(beat.get("holder")))
         if process is not None and has_ended(process):
+            self.is_gone = True
             raise NodeLost(f"The conductor of {self.training} has died: its process {process.pid} has ended.")
         if beat != self._beat:
             self._beat, self._heard = beat, time.monotonic()
         elif time.monotonic() - self._heard > self.silence_s:
+            self.is_gone = True
             raise NodeLost(f"The conductor of {self.training} has not renewed its lease for {self.silence_s:g} s.")
 
 

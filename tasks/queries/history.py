@@ -19,7 +19,7 @@ from data_contracts.alias_moves import Approval, CanaryNote, Force, Incident
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Receipt
-from infra.gang.ledger import Found, RankStatus, list_checkpoints, roster
+from infra.gang.ledger import Found, RankStatus, generation_records, list_checkpoints, roster
 from infra.gang.ranks import kept_log
 from infra.models import registry
 from infra.records.receipts import is_rollback
@@ -161,7 +161,7 @@ def logs_of(run: Run, rank: int | None) -> tuple[str, list[RankLog]]:
     UsageError if the run has not begun to train, or has no such rank.
     """
     training = begun_training(run)
-    statuses = roster(run.store, training)
+    statuses = roster(generation_records(run.store, training))
     if not statuses:
         raise not_begun(run)
     wanted = [status for status in statuses if rank in (None, status.rank)]

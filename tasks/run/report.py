@@ -15,7 +15,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
 from infra.audit import now
-from infra.gang.ledger import roster
+from infra.gang.ledger import generation_records, roster
 from infra.gang.members import Progress
 from infra.models import registry
 from infra.orchestrator.events import announce_restart
@@ -147,7 +147,7 @@ def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
 def notify_of_gang(run: Run, training: str) -> None:
     """Tell listeners which nodes take part in a training; does nothing while the store is unavailable."""
     with contextlib.suppress(StorageUnavailable):
-        notify(GangChanged(roster(run.store, training)))
+        notify(GangChanged(roster(generation_records(run.store, training))))
 
 
 def samples_to_come(run: Run, dataset: Dataset | None) -> int | None:

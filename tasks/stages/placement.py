@@ -23,8 +23,9 @@ from data_contracts.resolved import Price
 from infra import prices
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
+from infra.gang.node import LOCAL
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
-from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
+from infra.orchestrator.gang import PoolLauncher, WorkPool, launch_secret
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
@@ -179,7 +180,7 @@ def refuse_too_large(section: Section, memory: int, weights: int, ranks: Scoring
     )
 
 
-def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | None:
+def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolLauncher | None:
     """What starts and admits the nodes of a section's gang in its work pool; None without one: they run here.
 
     Args:
@@ -192,7 +193,7 @@ def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | 
     tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
     devices = run.spec.train.devices if section == "train" else devices
     pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)
-    return PoolGang(run.store, uri, pool)
+    return PoolLauncher(run.store, uri, pool)
 
 
 def done_by_child(
@@ -229,7 +230,7 @@ def done_by_child(
         on_spent=lambda seconds: run.live.add_cost(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
         budget_guard=budget_guard(run, section, local=pool is None),
-        start=None if pool is None else pool.start,
+        launcher=LOCAL if pool is None else pool,
         slots=None if pool is None else pool.slots,
     )
     if gang is not None and gang.is_gang:

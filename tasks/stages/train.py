@@ -40,6 +40,7 @@ from infra.files import replace_json
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed
+from infra.gang.node import LOCAL
 from infra.orchestrator.gang import launch_secret
 from infra.prices import Machine
 from infra.processes.environment import NO_SHAKEDOWN
@@ -126,7 +127,7 @@ def run_training(
             on_message=lambda node, message: notify(NodeHeard(node, message)),
             on_usage=partial(_released, run),
             budget_guard=budget_guard(run, "train", local=spec.pool is None),
-            start=None if pool is None else pool.start,
+            launcher=LOCAL if pool is None else pool,
             slots=None if pool is None else pool.slots,
         )
         outcome = conduct(run.store, request)

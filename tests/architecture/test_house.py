@@ -17,9 +17,9 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 323,
-    "product statements": 45_000,
-    "test statements": 45_000,
+    "product files": 328,
+    "product statements": 45_600,
+    "test statements": 45_300,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,

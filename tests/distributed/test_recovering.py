@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,11 @@ from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
 from infra.code_bundle import pack
 from infra.gang.conductor import TrainingRequest, conduct
 from infra.gang.members import Progress
-from infra.gang.node import Handle, local
+from infra.gang.node import LocalNodes
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import TRAINING, Gang, answer, seal_dataset
+from tests.support.scripted_nodes import Launching
 from training.order import epoch_order
 
 pytestmark = pytest.mark.warm
@@ -232,16 +232,12 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
     monkeypatch.setenv("PACE", "0.1")
     monkeypatch.setattr("infra.gang.conductor.REGATHER_S", 5.0)
     training = Conducted(tmp_path, dataset)
-    start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}
 
-    nowhere: Any = SimpleNamespace(ended=lambda: None, log=str, status=str, kill=lambda: None)
-
-    def some(generation: int, node: int) -> Handle:
-        if generation == 1 and node in (0, 2):
-            return nowhere
-        nodes[generation, node] = start(generation, node)
-        return nodes[generation, node]
+    class Some(LocalNodes):
+        def start(self, numbers: Collection[int]) -> None:
+            super().start([node for node in numbers if self.launch.generation != 1 or node not in (0, 2)])
+            nodes.update({(self.launch.generation, number): node for number, node in self.nodes.items()})
 
     done: set[int] = set()
 
@@ -254,7 +250,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
             pid = json.loads(next(Path(nodes[1, 3]._folder.path).rglob("pid-1.json")).read_text())["pid"]
             os.kill(pid, signal.SIGTERM)
 
-    end = training.run(nodes=4, min_nodes=2, start=some, on_progress=disturb)
+    end = training.run(nodes=4, min_nodes=2, launcher=Launching(Some), on_progress=disturb)
     assert (end.step, end.world_size, end.generation) == (3 * STEPS, 4, 2)
     assert training.ended[0].startswith("generation 0 ended (node_lost)")
     assert training.ended[1].startswith("generation 1 ended (preempted)")

@@ -58,7 +58,7 @@ READERS = {
     r"trainings/[^/]+/latest": ["checkpoints", "conduct", "gc"],
     r"trainings/[^/]+/result\.json": ["checkpoints", "verified", "gc"],
     r"trainings/[^/]+/g0/launch\.json": ["logs", "gc"],
-    r"trainings/[^/]+/g0/(rollcall|node-0/joined|node-0/exit)\.json": ["logs"],
+    r"trainings/[^/]+/g0/(rollcall|beat-0|node-0/exit)\.json": ["logs"],
     r"trainings/[^/]+/g0/cancel": ["watch"],
     r"trainings/[^/]+/checkpoints/[^/]+\.verified": ["verified"],
     r"trainings/[^/]+/checkpoints/[^/]+\.quarantined": ["checkpoints"],
@@ -66,7 +66,7 @@ READERS = {
     r"pipelines/[^/]+": ["open"],
 }
 # Records that are read only while a generation runs, or only by people.
-NOT_ASKED = r"trainings/[^/]+/g0/node-0/beat-\d+\.json|tombstones/.+|environments/.+|runs/[^/]+/environments/.+"
+NOT_ASKED = r"tombstones/.+|environments/.+|runs/[^/]+/environments/.+"
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ def trains(site: Site, store: Store, flow_run: dict[str, Any], generation: int) 
 
     def saved() -> bool:
         assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
-        begun = list(Path(store.uri).glob(f"trainings/*/g{generation}/node-0/beat-0.json"))
+        begun = list(Path(store.uri).glob(f"trainings/*/g{generation}/beat-0.json"))
         return bool(begun) and any(committed(store, f"trainings/{one}")[0] for one in store.list("trainings"))
 
     until(saved, what=lambda: site.now(flow_run)["state"])

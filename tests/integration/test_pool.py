@@ -142,13 +142,14 @@ def test_a_gang_grows_when_a_worker_comes(site: Site, tmp_path: Path) -> None:
     site.work(pool, limit=1)
     fewer = {"launch": {"min_nodes": 1, "hang_s": 180}, "train": {"global_batch_size": 16}, "rollcall_timeout_s": 30}
     # However long the second takes to come, there are steps left then.
-    wait = {"generation": 0, "rank": 0, "step": 12, "kind": "wait for node 1"}
+    wait = {"generation": 0, "rank": 0, "step": 12, "kind": "wait", "for": str(tmp_path / "has-come")}
     gang = Conductor(site, tmp_path / "a", pool, {"steps": 120, "step_s": 0.1, "faults": [wait]}, nodes=2, **fewer)
     alone = gang.said(lambda line: line["sentence"].startswith("trains on 1 of 2 nodes"))
     assert " is " in alone["sentence"], "with what Prefect says of the run that nobody took"
     gang.said(lambda line: line["checkpoint_step"] == 10)
     site.work(pool, limit=1)
     gang.said(lambda line: line["sentence"].endswith(" has come: 2 nodes after the next checkpoint"))
+    (tmp_path / "has-come").touch()
     assert gang.trained() == (120, 2)
     taken = gang.steps()
     assert taken[1, 0] == taken[1, 1] == list(range(taken[1, 0][0], 121))

@@ -49,7 +49,7 @@ def killed_while_it_trains(site: Site, store: Store, flow_run: dict[str, Any], w
 
     def trains() -> list[Path]:
         assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
-        return list(Path(store.uri).glob(f"trainings/*/g{generation}/node-0/beat-*.json"))
+        return list(Path(store.uri).glob(f"trainings/*/g{generation}/beat-*.json"))
 
     until(trains, what=lambda: site.now(flow_run)["state"])
     kill_marked(worker)
@@ -157,7 +157,7 @@ def test_a_run_that_is_cancelled_when_its_worker_is_dead_ends_as_cancelled(
     worker = site.work(POOL)
     store = open_store(str(spec.parent / ".trainwright"))
     flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
-    until(lambda: list(Path(store.uri).glob("trainings/*/g0/node-0/beat-*.json")), what=lambda: site.now(flow_run))
+    until(lambda: list(Path(store.uri).glob("trainings/*/g0/beat-*.json")), what=lambda: site.now(flow_run))
     if is_orphan:
         assert sum(kill(pid) for pid in find_marked(worker) if is_worker(words_of(pid)))
     else:

@@ -61,7 +61,7 @@ def trains(site: Site, store: Store, flow_run: dict[str, Any], num: int) -> None
 
     def begun() -> bool:
         assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
-        return len(list(Path(store.uri).glob("trainings/*/g*/node-0/beat-0.json"))) >= num
+        return len(list(Path(store.uri).glob("trainings/*/g*/beat-0.json"))) >= num
 
     until(begun, what=lambda: site.now(flow_run)["state"])
 

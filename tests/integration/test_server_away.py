@@ -102,7 +102,7 @@ def train_without_server(night: Night, *arguments: str, number: int = signal.SIG
 
     def trains() -> list[Path]:
         assert night.run.poll() is None, night.log.read_text()[-3000:]
-        return list(store.glob("trainings/*/g0/node-0/beat-*.json"))
+        return list(store.glob("trainings/*/g0/beat-*.json"))
 
     until(trains, what=night.log.read_text)
     night.signal_server(number)

@@ -92,7 +92,7 @@ def test_each_death_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
 
     run = begin(site, "retrain/tiny")
     store = Path(spec.parent / ".trainwright")
-    until(lambda: any(store.glob("trainings/*/g0/node-0/beat-0.json")), what=lambda: site.now(run)["state"])
+    until(lambda: any(store.glob("trainings/*/g0/beat-0.json")), what=lambda: site.now(run)["state"])
     killed(site, run)
     night.is_told("tiny: a flow run crashed")
     reaper = begin(site, "reap/watched")

@@ -139,9 +139,6 @@ def fail(fault: dict[str, Any]) -> None:
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "slow save":
             save_slowly()
-        case "wait for node 1":
-            while not STORE.exists(layout.joined(LAUNCH.training, LAUNCH.generation, 1)):
-                time.sleep(0.02)
         case "wait":
             while not Path(fault["for"]).exists():
                 time.sleep(0.02)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.messages.gang import Joined, Launch, Meeting
-from infra.gang.rank_files import ADDRESS, STORE_OPTIONS
+from data_contracts.messages.gang import Launch
+from infra.gang.rank_files import ADDRESS, NODE_KEY, STORE_OPTIONS, codes_of_generation
 from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
 from infra.store import Lease, Store, layout, open_store
+from tests.support.by_hand import ByHand
 from tests.support.speed.children import import_path
-from tests.support.waiting import until
 
 TRAINING = "trainings/k-0"
 
@@ -23,6 +23,7 @@ class Nodes:
 
     Args:
         inside: the beginning of a command that runs where a node is to be.
+        conductor: the address at which the nodes reach this process.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Nodes:
         addresses: list[str],
         devices: int,
         inside: Callable[[int], list[str]] = lambda node: [],
+        conductor: str = "127.0.0.1",
     ) -> None:
         self.store: Store = open_store(str(folder / "store"))
         self.until, self.marks = folder / "until", [new_mark() for _ in addresses]
@@ -44,10 +46,11 @@ class Nodes:
             lease_silence_s=600,
             train={"until": str(self.until)},
         )
-        self.store.create_json(layout.launch(TRAINING, 0), launch.to_json())
+        self.hand = ByHand(self.store, launch, conductor)
+        key = codes_of_generation(self.store.uri, TRAINING, 0).keys[0].hex()
         self.processes = []
         for node, (address, mark) in enumerate(zip(addresses, self.marks, strict=True)):
-            extra = {STORE_OPTIONS: "{}", ADDRESS: address, "PYTHONPATH": import_path()}
+            extra = {STORE_OPTIONS: "{}", ADDRESS: address, NODE_KEY: key, "PYTHONPATH": import_path()}
             command = [
                 *inside(node),
                 *module_command("infra.gang.supervisor", self.store.uri, TRAINING, "0", str(node)),
@@ -56,17 +59,16 @@ class Nodes:
 
     def train(self) -> None:
         """Call the roll and wait until every rank has met the others."""
-        joined = [self._read(layout.joined(TRAINING, 0, node)) for node in range(len(self.marks))]
-        nodes = [Joined.from_json(one) for one in joined]
-        meeting = Meeting(address=nodes[0].address, port=nodes[0].port, nodes=nodes).to_json()
-        self.store.create_json(layout.rollcall(TRAINING, 0), meeting)
-        self.meeting = meeting
-        for node in range(len(self.marks)):
-            number = 0
-            while not (beat := self._read(layout.beat(TRAINING, 0, node, number)))["ranks"] or any(
-                rank["phase"] != "training" for rank in beat["ranks"]
-            ):
-                number += 1
+        self.hand.until(self._all_run, what=self._ended)
+        self.meeting = self.hand.meet().to_json()
+        count = self.hand.launch.nodes * self.hand.launch.devices
+
+        def all_train() -> bool:
+            self._all_run()
+            training = {rank.rank for beat in self.hand.beats for rank in beat.ranks if rank.phase == "training"}
+            return len(training) == count
+
+        self.hand.until(all_train, what=self._ended)
 
     def end(self) -> list[int]:
         """Let the ranks end, and return the exit codes of the supervisors."""
@@ -78,14 +80,12 @@ class Nodes:
         for mark, process in zip(self.marks, self.processes, strict=True):
             kill_marked(mark)
             process.wait(480)
+        self.hand.hub.close()
 
-    def _read(self, path: str) -> dict[str, Any]:
-        def is_there() -> bool:
-            assert all(process.poll() is None for process in self.processes), self._ended()
-            return self.store.exists(path)
-
-        until(is_there, what=lambda: f"no {path}")
-        return self.store.read_json(path)
+    def _all_run(self) -> bool:
+        assert all(process.poll() is None for process in self.processes), self._ended()
+        self.hand.hear()
+        return len(self.hand.joined) == len(self.processes)
 
     def _ended(self) -> list[Any]:
         paths = [layout.node_exit(TRAINING, 0, node) for node in range(len(self.marks))]

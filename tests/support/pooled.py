@@ -24,7 +24,7 @@ from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.members import Progress
 from infra.orchestrator.flow_runs import cancellable
-from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
+from infra.orchestrator.gang import PoolLauncher, WorkPool, launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
 from tests.support.processes import foreground
@@ -48,14 +48,14 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 
     opened = open_store(store, options.pop("storage_options"))
     fake = {"trace": str(folder / "trace"), **fake}
-    gang = PoolGang(opened, TRAINING, WorkPool(options.pop("pool"), "train", ("test",), {"team": "tests"}, 3.0))
+    gang = PoolLauncher(opened, TRAINING, WorkPool(options.pop("pool"), "train", ("test",), {"team": "tests"}, 3.0))
     try:
         with cancellable():
             outcome = run(
                 opened,
                 fake,
                 on_progress=progress,
-                start=gang.start,
+                launcher=gang,
                 slots=gang.slots,
                 secret=launch_secret(),
                 **options,

@@ -159,7 +159,7 @@ RANK, AGENT, FLOW, NODE = (
     "infra.gang.supervisor",
 )
 # One that died with its process, whoever noticed first.
-_GONE = r"\(node_lost\): (The supervisor of node {rank} \(.*\) ended|Node {rank} \(.*\) has published no heartbeat)"
+_GONE = r"\(node_lost\): (The supervisor of node {rank} \(.*\) ended|Node {rank} \(.*\) has sent no heartbeat)"
 _DIED = r"\(node_lost\): (Rank {rank} ended without an answer|torchrun on node {rank} )"
 _LEFT = r"\(preempted\): "
 _LINK = (

@@ -16,6 +16,7 @@ from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_lo
 from prefect.utilities.templating import apply_values
 
 from infra import traces as telemetry
+from infra.gang.ranks import _PORTS
 from infra.orchestrator.serve import addresses
 from infra.orchestrator.worker import GRACE_S
 from infra.records import nodes
@@ -93,7 +94,7 @@ def test_the_rendezvous_has_a_headless_service_that_finds_the_pods(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_pod_can_be_reached_by_its_like_alone_and_a_conductor_by_nobody(
+def test_pods_of_a_gang_can_be_reached_by_nodes_alone_and_a_conductor_only_at_its_hub(
     version: str, template: dict[str, Any], conductor: dict[str, Any], repository: Path
 ) -> None:
     for name, job in (("network-policy", template), ("conductor-network-policy", conductor)):
@@ -104,8 +105,11 @@ def test_a_pod_can_be_reached_by_its_like_alone_and_a_conductor_by_nobody(
         assert selected.items() <= rendered(job)["spec"]["template"]["metadata"]["labels"].items()
         assert policy["spec"]["policyTypes"] == ["Ingress"]
         # One rule with one peer: without a namespace selector it means pods of this namespace alone.
-        rule = {"from": [{"podSelector": {"matchLabels": selected}}]}
-        assert policy["spec"].get("ingress") == ([rule] if job is template else None)
+        node = rendered(template)["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"]
+        rule: dict[str, Any] = {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": node}}}]}
+        if job is conductor:
+            rule["ports"] = [{"protocol": "TCP", "port": min(_PORTS), "endPort": max(_PORTS)}]
+        assert policy["spec"]["ingress"] == [rule]
 
 
 def test_a_pod_is_as_restricted_as_kubernetes_knows(template: dict[str, Any], repository: Path) -> None:

@@ -10,9 +10,12 @@ from data_contracts.errors import Fenced, Preempted
 from data_contracts.messages.gang import CancelMarker, Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
-from infra.gang.recovery import UNLIMITED, EndEarly, Recovery, raise_why_over
+from infra.gang.conductor import Generation
+from infra.gang.members import Node
+from infra.gang.recovery import UNLIMITED, Recovery, raise_why_over
 from infra.store import Store, layout
 from tests.support.conducting import TRAINING
+from tests.support.scripted_nodes import ScriptedNodes, SilentNode
 
 
 def test_a_planned_stop_asks_for_a_checkpoint_and_uses_no_budget(
@@ -20,9 +23,12 @@ def test_a_planned_stop_asks_for_a_checkpoint_and_uses_no_budget(
 ) -> None:
     monkeypatch.setenv(stopping.STOP_FILE, str(tmp_path / "stop"))
     launch = Launch(training=TRAINING, nodes=1, devices=1)
-    end_early, preempted = EndEarly(store, launch, UNLIMITED.over), Preempted("asked to stop")
+    nodes = ScriptedNodes(lambda generation, node: SilentNode(), store, launch)
+    generation = Generation(nodes, commit=lambda _: None, check=lambda: None, on_progress=lambda _: None)
+    generation.members.nodes.append(Node(0.0))
+    preempted = Preempted("asked to stop")
     stopping.check()
-    end_early.ask_if_over()
+    generation._hear()
     raise_why_over(UNLIMITED, preempted)
     assert not store.exists(layout.cancel(TRAINING, 0))
 
@@ -30,8 +36,9 @@ def test_a_planned_stop_asks_for_a_checkpoint_and_uses_no_budget(
     stopping.check_signals()
     with pytest.raises(stopping.HandedOver):
         stopping.check()
-    end_early.ask_if_over()
-    assert store.read_as(layout.cancel(TRAINING, 0), CancelMarker.from_json).saves
+    generation._hear()
+    assert nodes.told == [(0, store.read_as(layout.cancel(TRAINING, 0), CancelMarker.from_json))]
+    assert nodes.told[0][1].saves
     with pytest.raises(stopping.HandedOver):
         raise_why_over(UNLIMITED, preempted)
     raise_why_over(UNLIMITED, Fenced("another conductor owns it"))

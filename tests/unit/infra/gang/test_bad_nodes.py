@@ -30,9 +30,7 @@ def train(store: Store, *starts: tuple[str, TrainwrightError | str | None]) -> i
 
     def start(generation: int, node: int) -> ScriptedNode:
         host, end = left.pop(0)
-        made = ScriptedNode(store, generation, node, end=end or "", host=host)
-        made.trained = end is None  # it takes no part and only stays
-        return made
+        return ScriptedNode(store, generation, node, end=end, host=host)
 
     return conduct_scripted(store, start).generations
 

@@ -21,11 +21,16 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from infra.gang import conductor, members
+from data_contracts.messages.gang import Launch
+from infra.gang import conductor, hub, members
+from infra.gang import node as node_module
+from infra.gang.hub import Hub
 from infra.gang.members import Progress
-from infra.gang.node import local
+from infra.gang.node import LocalNodes
 from infra.store import Store, layout
 from tests.support.conducting import TRAINING, run, steps
+from tests.support.scripted_nodes import Launching
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
@@ -144,10 +149,13 @@ def test_a_budget_is_spent_and_then_the_cause_raised(store: Store) -> None:
     assert "rank 1 of 2" in caught.value.details["log"]
 
 
-def test_a_supervisor_that_cannot_start_is_said_at_once(store: Store) -> None:
-    start = local(store.uri + "-elsewhere", {}, TRAINING)
+def test_a_supervisor_that_cannot_start_is_said_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = node_module.LocalNode
+    monkeypatch.setattr(
+        node_module, "LocalNode", lambda arguments, env: real([f"{arguments[0]}-elsewhere", *arguments[1:]], env)
+    )
     with pytest.raises(NodeLost, match="The supervisor of node 0 ended with exit code 1") as caught:
-        run(store, {}, start=start, retry={"node_lost": 0})
+        run(store, {}, retry={"node_lost": 0})
     assert "There is no store at" in caught.value.details["log"]
 
 
@@ -201,21 +209,22 @@ def test_what_a_callback_raises_leaves_no_process_and_no_lease(
 def test_the_time_that_a_store_takes_to_answer_is_not_a_nodes_silence(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, slow, waited_s, goes_on = store.read_json, [3], [0.0], tmp_path / "goes-on"
+    real, waited_s, goes_on, hubs = store.create_json, [0.0], tmp_path / "goes-on", list[Hub]()
 
-    def tried_again(path: str) -> Any:
-        if path.endswith("beat-3.json") and slow[0]:
-            slow[0] -= 1
+    def slow(path: str, value: Any) -> None:
+        if path == layout.gang_beat(TRAINING, 0, 0):
             waited_s[0] += 900  # a process of this machine may be silent for five times 120 s
-            if not slow[0]:
-                goes_on.touch()
-            raise FileNotFoundError(path)
-        return real(path)
+            until(lambda: any(one.at > time.monotonic() + 800 for one in list(hubs[0]._news.values())))
+            goes_on.touch()
+        real(path, value)
+
+    def nodes(store: Store, launch: Launch, hub: Hub) -> LocalNodes:
+        hubs.append(hub)
+        return LocalNodes(store, launch, hub)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited_s[0], sleep=time.sleep)
-    for module in (conductor, members):
+    for module in (conductor, members, hub):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(store, "read_json", tried_again)
-    outcome = run(store, {"until": str(goes_on)})
-    assert slow == [0]
-    assert outcome.generations == 1
+    monkeypatch.setattr(store, "create_json", slow)
+    assert run(store, {"until": str(goes_on)}, launcher=Launching(nodes)).generations == 1
+    assert goes_on.exists()

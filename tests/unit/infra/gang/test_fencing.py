@@ -20,7 +20,7 @@ import pytest
 
 from data_contracts.errors import Diverged, Fenced, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from infra.gang.ledger import list_checkpoints
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
@@ -90,11 +90,11 @@ class Node(ScriptedNode):
         super().__init__(store, generation, steps=tuple(case.steps), wait=wait)
         self.diverges = case.diverges
 
-    def train(self, launch: Launch) -> None:
+    def train(self, launch: Launch) -> list[Heartbeat | NodeExit]:
         if self.diverges and not launch.skip:
             details = {"samples": [8, 16], "rows": [1], "made": self.steps}
             self.end = Diverged("no number.", details=details)
-        super().train(launch)
+        return super().train(launch)
 
 
 def train(store: Store, nodes: Store, case: Case, **options: Any) -> Checkpoint:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, Place, RankAnswer, RankEnd, RankReport
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
 from infra.gang.members import Node
 from infra.store import layout, open_store
-from tests.support.coded import publish
 from tests.support.refusals import refusal
-from tests.support.scripted_nodes import TRAINING, SilentNode, unstored
+from tests.support.scripted_nodes import TRAINING, ScriptedNodes, SilentNode, unstored
 
 
 @pytest.fixture
@@ -31,10 +30,10 @@ def launched(tmp_path: Path, committed: list[Checkpoint]) -> Callable[..., Gener
     """Generation 2 of two nodes with one rank each, unless its launch says otherwise."""
 
     def make(**launch: Any) -> Generation:
+        told = Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, "poll_s": 10, **launch})
+        store = open_store(str(tmp_path / "store"))
         return Generation(
-            open_store(str(tmp_path / "store")),
-            Launch(training=TRAINING, generation=2, **{"nodes": 2, "devices": 1, "poll_s": 10, **launch}),
-            lambda generation, node: pytest.fail("nothing is started"),
+            ScriptedNodes(lambda generation, node: pytest.fail("nothing is started"), store, told),
             commit=committed.append,
             check=lambda: None,
             on_progress=lambda progress: None,
@@ -46,6 +45,11 @@ def launched(tmp_path: Path, committed: list[Checkpoint]) -> Callable[..., Gener
 @pytest.fixture
 def generation(launched: Callable[..., Generation]) -> Generation:
     return launched()
+
+
+def nodes_of(generation: Generation) -> ScriptedNodes:
+    """Its nodes, for which a test speaks."""
+    return cast(ScriptedNodes, generation.membership)
 
 
 def joined(host: str, number: int = 0) -> Joined:
@@ -94,7 +98,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def running(generation: Generation, hosts: str, heard: float = 1000.0) -> None:
     """A node on each host has joined and trains."""
     for number, host in enumerate(hosts):
-        node = Node(SilentNode(), 0.0, joined=joined(host, number), heard=heard)
+        node = Node(0.0, joined=joined(host, number), heard=heard)
         generation.members.nodes.append(node)
         generation.members.gang[number] = node
 
@@ -103,7 +107,7 @@ def test_while_the_machine_stands_still_no_node_is_silent(launched: Callable[...
     generation = launched(nodes=1, poll_s=1)
     running(generation, "a")
     record = NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer())])
-    times.happens[4] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 0), record)
+    times.happens[4] = lambda: nodes_of(generation).say(0, record)
     assert generation._follow() == RankAnswer()
 
 
@@ -125,16 +129,16 @@ def test_a_hang_is_raised_with_its_node_and_a_straggler_said(launched: Callable[
     running(generation, "a")
     own_s = {0: 0.1, 1: 1.5}
 
-    def beat(number: int, step: int) -> None:
+    def beat(step: int) -> None:
         place = {0: "backward", 1: "fetching"}
         ranks = [
-            {"rank": rank, "step": step, "steps": step, "own_s": own * step, "place": place[rank], "checkpoints": []}
+            RankReport(rank=rank, step=step, steps=step, own_s=own * step, place=place[rank])
             for rank, own in own_s.items()
         ]
-        publish(generation.store, layout.beat(TRAINING, 2, 0, number), {"ranks": ranks})
+        nodes_of(generation).say(0, Heartbeat(ranks=ranks))
 
     steps = [5, 10, *[15] * 12]
-    times.happens = [lambda n=n, step=step: beat(n, step) for n, step in enumerate(steps)]
+    times.happens = [lambda step=step: beat(step) for step in steps]
     with pytest.raises(Hung) as raised:
         generation._follow()
     assert raised.value.message.startswith("Rank 1 on node 0 (a) stands still (fetching) at step 15")
@@ -150,24 +154,16 @@ def test_a_store_that_is_away_is_no_hang(
 ) -> None:
     generation = launched(devices=2)
     running(generation, "a")
-    real, gone = generation.store.read_json, [False]
+    gone: list[StorageUnavailable] = []
 
-    def read(path: str) -> Any:
-        if gone[0]:
-            raise errors.StorageUnavailable("the store is away.")
-        return real(path)
+    def beat() -> None:
+        gone.clear()
+        report = RankReport(rank=0, step=5, steps=5, place="forward")
+        nodes_of(generation).say(0, Heartbeat(ranks=[report]))
 
-    def beat(number: int) -> None:
-        gone[0] = False
-        report = {"rank": 0, "step": 5, "steps": 5, "place": "forward", "checkpoints": []}
-        publish(generation.store, layout.beat(TRAINING, 2, 0, number), {"ranks": [report]})
-
-    def away() -> None:
-        gone[0] = True
-
-    monkeypatch.setattr(generation.store, "read_json", read)
-    times.happens = [lambda: beat(0), away, *[lambda: None] * 20, lambda: beat(1), lambda: None]
-    times.happens += [lambda n=n: beat(n) for n in (2, 3, 4)]
+    monkeypatch.setattr(generation, "_unwritable", lambda: gone[0] if gone else None)
+    times.happens = [beat, lambda: gone.append(StorageUnavailable("the store is away.")), *[lambda: None] * 20]
+    times.happens += [beat, lambda: None, beat, beat, beat]
     with pytest.raises(Hung):
         generation._follow()
     assert times.happens == []
@@ -204,12 +200,12 @@ def test_who_answered_by_the_deadline_trains_if_they_are_enough(
     generation = launched(nodes=asked, min_nodes=least, left_out=["d"], silence_s=1e9, train=train)
     killed: list[int] = []
 
-    def start(_: int, number: int) -> Any:
-        if hosts[number] != "-":
-            publish(generation.store, layout.joined(TRAINING, 2, number), joined(hosts[number], number).to_json())
-        return Counted(number, killed)
+    def make(_: int, number: int) -> SilentNode:
+        node = Counted(number, killed)
+        node.joined = None if hosts[number] == "-" else joined(hosts[number], number)
+        return node
 
-    generation._start = start
+    nodes_of(generation).make = make
     said = refusal(errors.GangIncomplete, generation._roll_call, 60, 60)
     if isinstance(trains, str):
         assert trains in said
@@ -220,11 +216,15 @@ def test_who_answered_by_the_deadline_trains_if_they_are_enough(
     assert meeting["port"] == 1 + trains[0]
     others = [number for number, host in enumerate(hosts) if host != "-" and number not in trains]
     assert killed == others, "one that has not come may come later"
+    places = {node: message for node, message in nodes_of(generation).told if isinstance(message, Place)}
+    assert [(node, place.place, place.nodes) for node, place in places.items()] == [
+        (node, at, len(trains)) for at, node in enumerate(trains)
+    ]
 
 
 def test_a_link_is_cut_if_both_its_ends_are_heard_of(generation: Generation, times: Clock) -> None:
     running(generation, "abc")
-    generation.members.gang[0].unreachable = [1]
+    generation.members.gang[0].beat = Heartbeat(unreachable=[1])
     assert generation._cut_links() == ["between node 0 (a) and node 1 (b)"]
     generation.members.gang[1].heard = 990.0
     assert generation._cut_links() == [], "a node that is silent is lost, not cut off"
@@ -232,32 +232,14 @@ def test_a_link_is_cut_if_both_its_ends_are_heard_of(generation: Generation, tim
     broken = NodeLost("The connection to another rank was lost.", details={"link": True})
     generation.members.gang[2].exit = failed(broken)
     assert generation.members.cause().message.startswith("The link between node 0 (a) and node 1 (b) is cut")
-    generation.members.gang[0].unreachable = []
+    generation.members.gang[0].beat = Heartbeat()
     assert generation.members.cause().message == "The connection to another rank was lost."
-
-
-def test_silence_is_the_stores_where_nobody_can_write_to_it(
-    generation: Generation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: str, value: Any) -> None:
-        raise StorageUnavailable("the disk is full.")
-
-    def lost() -> dict[str, Any]:
-        raise NodeLost("Node 0 (a) has published no heartbeat for 12 s.", details={"node": 0, "silent": True})
-
-    monkeypatch.setattr(generation, "_start_missing", lambda: None)
-    monkeypatch.setattr(generation, "_roll_call", lambda *_: None)
-    monkeypatch.setattr(generation, "_follow", lost)
-    monkeypatch.setattr(generation.store, "create_json", full)
-    with pytest.raises(StorageUnavailable, match="the disk is full"):
-        generation.run(1)
-    assert generation.activity.ended == "storage", "metrics and pages count it by this"
 
 
 # whether the other node is heard of again; the cause, and the node that has it
 BROKEN = [
     (True, "The connection to another rank was lost.", 0),
-    (False, "Node 1 (b) has published no heartbeat for ", 1),
+    (False, "Node 1 (b) has sent no heartbeat for ", 1),
 ]
 
 
@@ -270,7 +252,7 @@ def test_a_node_that_is_silent_when_connections_break_is_waited_for(
     broken = NodeLost("The connection to another rank was lost.", details={"link": True, "node": 0})
     generation.members.gang[0].exit = failed(broken)
     if beats:
-        times.happens[0] = lambda: publish(generation.store, layout.beat(TRAINING, 2, 1, 0), {"ranks": []})
+        times.happens[0] = lambda: nodes_of(generation).say(1, Heartbeat())
     with pytest.raises(NodeLost) as raised:
         generation._follow()
     assert raised.value.message.startswith(cause)
@@ -279,10 +261,10 @@ def test_a_node_that_is_silent_when_connections_break_is_waited_for(
 
 @pytest.mark.parametrize(("runs", "silence_s"), [(False, 12), (True, 60)])
 def test_a_process_of_this_machine_may_be_silent_longer(
-    runs: bool, silence_s: int, generation: Generation, times: Clock, monkeypatch: pytest.MonkeyPatch
+    runs: bool, silence_s: int, generation: Generation, times: Clock
 ) -> None:
     running(generation, "ab")
-    monkeypatch.setattr(SilentNode, "runs_here", lambda self: runs)
+    nodes_of(generation).here = {0, 1} if runs else set()
     with pytest.raises(NodeLost, match=f"no heartbeat for {silence_s} s"):
         generation._follow()
 
@@ -295,7 +277,7 @@ def test_a_peer_of_a_node_that_was_asked_to_stop_may_finish_its_checkpoint(
     generation.members.gang[0].exit = failed(errors.Preempted("asked to stop."))
     report = RankReport(rank=1, checkpoints=[unstored(5, 2)])
     record = NodeExit(status="done", ranks=[RankEnd(rank=1, report=report, done=RankAnswer())])
-    times.happens[1] = lambda: publish(generation.store, layout.node_exit(TRAINING, 2, 1), record)
+    times.happens[1] = lambda: nodes_of(generation).say(1, record)
     with pytest.raises(errors.Preempted):
         generation._follow()
     assert committed == report.checkpoints

@@ -118,7 +118,8 @@ TIMES = [0, *(pytest.param(turn, marks=pytest.mark.sweep) for turn in range(1, 5
 def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int, store: Store, mark: str) -> None:
     # Longer than a busy machine holds the conductor up before it is killed.
     options = {"launch": {"lease_silence_s": 30}, "nodes": 2}
-    conductor = Conductor(store, mark, HANGING, options, elsewhere=True)
+    hanging = {"steps": 20, "faults": [{"generation": 0, "rank": rank, "step": 7, "kind": "hang"} for rank in range(4)]}
+    conductor = Conductor(store, mark, hanging, options, elsewhere=True)
     conductor.said(MOMENTS["training"])
     assert len(find_marked(mark)) > 6
     conductor.process.kill()

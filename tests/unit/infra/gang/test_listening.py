@@ -10,6 +10,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ def _address(text: str) -> str:
 def started(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
     nodes: list[Nodes] = []
 
-    def start(addresses: list[str], devices: int, inside: Callable[[int], list[str]] = lambda node: []) -> Nodes:
-        nodes.append(Nodes(tmp_path, addresses, devices, inside))
+    def start(addresses: list[str], devices: int, *where: Any) -> Nodes:
+        nodes.append(Nodes(tmp_path, addresses, devices, *where))
         return nodes[-1]
 
     yield start
@@ -85,7 +86,7 @@ def test_a_host_listens_on_its_own_address_alone(started: Callable[..., Nodes]) 
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespace can be made here: {error.stderr.decode().strip()}")
     try:
-        gang = started(hosts.addresses, 2, hosts.inside)
+        gang = started(hosts.addresses, 2, hosts.inside, hosts.gateway)
         gang.train()
         found = [listeners(mark) for mark in gang.marks]
         assert [set(one) for one in found] == [{address} for address in hosts.addresses], found

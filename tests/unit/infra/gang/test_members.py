@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts import errors
 from data_contracts.errors import NodeLost, TrainwrightError
-from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd
 from infra.gang.members import Members, Node, called, first_cause, fitting, links_between
 
 
@@ -17,9 +17,8 @@ def joined(host: str) -> Joined:
     return Joined(node=0, address="10.0.0.1", port=1, host=host)
 
 
-def node(host: str | None = None, status: str = "", **more: Any) -> Node:
-    handle: Any = SimpleNamespace(status=lambda: status, log=lambda: "")
-    return Node(handle, 0.0, joined=None if host is None else joined(host), **more)
+def node(host: str | None = None, **more: Any) -> Node:
+    return Node(0.0, joined=None if host is None else joined(host), **more)
 
 
 def launched(**launch: Any) -> Launch:
@@ -27,7 +26,8 @@ def launched(**launch: Any) -> Launch:
 
 
 def members(started: list[Node], **launch: Any) -> Members:
-    made = Members(launched(**launch))
+    membership: Any = SimpleNamespace(status=lambda number: "its run is Late" if number == 5 else "", log=lambda _: "")
+    made = Members(launched(**launch), membership)
     made.nodes += started
     return made
 
@@ -36,7 +36,7 @@ GONE = {"exit": NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer()
 
 
 def test_who_has_joined_and_who_is_missing() -> None:
-    nodes = [node("a"), node("bad"), node(), node("b", **GONE), node("c"), node(status="its run is Late")]
+    nodes = [node("a"), node("bad"), node(), node("b", **GONE), node("c"), node()]
     found = members(nodes, left_out=["bad"])
     assert list(found.joined()) == [0, 4]
     assert found.incomplete(60).details["missing"] == ["1 (bad is left out)", "2", "3", "5 (its run is Late)"]
@@ -100,10 +100,9 @@ def test_the_gang_is_the_first_that_fit_and_may_grow_by_those_that_come_late() -
     assert found.active() == dict(enumerate(nodes)), "before the roll-call all that were started"
     assert list(found.fix()) == [0, 2], "3 do not divide 8"
     assert found.active() == found.gang == {0: nodes[0], 2: nodes[2]}
-    assert list(found.late()) == [1], "the fourth has answered"
     assert found.could_be() == 2
     nodes[1].joined = joined("b")
-    assert (list(found.late()), found.could_be()) == ([], 4)
+    assert found.could_be() == 4
     assert found.fitting(9) == 4, "never more than are asked for"
     unfit = members([node("a"), node("b"), node("c")], nodes=3, train={"global_batch_size": 8})
     assert list(unfit.fix()) == [0, 1, 2], "the spec's own check has said so before"
@@ -111,8 +110,8 @@ def test_the_gang_is_the_first_that_fit_and_may_grow_by_those_that_come_late() -
 
 def test_links_are_named_once_by_their_ends() -> None:
     nodes = {0: node("a"), 1: node("b"), 3: node()}
-    nodes[1].unreachable = [0, 3]
-    nodes[0].unreachable = [1, 2]
+    nodes[1].beat = Heartbeat(unreachable=[0, 3])
+    nodes[0].beat = Heartbeat(unreachable=[1, 2])
     ends = ["between node 0 (a) and node 1 (b)", "between node 1 (b) and node 3"]
     assert links_between(nodes, nodes) == ends
     assert links_between(nodes, [0, 1]) == ends[:1]

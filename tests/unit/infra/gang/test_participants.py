@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.gang import Joined, Launch, Meeting
 from infra.gang import ranks as rank_processes
-from infra.gang.ledger import roster
+from infra.gang.ledger import generation_records, roster
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankLogs, kept_log
 from infra.store import Store, layout, open_store
@@ -45,7 +45,10 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_every_rank_of_every_generation_is_listed_the_newest_first(store: Store) -> None:
-    told = [(s.generation, s.rank, s.node, s.device, s.restarts, s.last_step, s.ended) for s in roster(store, TRAINING)]
+    told = [
+        (s.generation, s.rank, s.node, s.device, s.restarts, s.last_step, s.ended)
+        for s in roster(generation_records(store, TRAINING))
+    ]
     assert told == [
         (1, 0, 0, "cuda:0", 1, 11, ""),
         (1, 1, 0, "cuda:1", 1, 11, ""),
@@ -54,7 +57,7 @@ def test_every_rank_of_every_generation_is_listed_the_newest_first(store: Store)
         (0, 2, 1, "", 0, 0, ""),
         (0, 3, 1, "", 0, 0, ""),
     ]
-    first, *_, last = roster(store, TRAINING)
+    first, *_, last = roster(generation_records(store, TRAINING))
     assert (first.host, first.address, first.joined) == ("one", "10.0.0.1", "2026-01-01T00:00:01+00:00")
     assert (last.host, last.joined) == ("", "")
 
@@ -62,9 +65,9 @@ def test_every_rank_of_every_generation_is_listed_the_newest_first(store: Store)
 def test_ranks_are_numbered_as_the_roll_call_fixed_it(store: Store) -> None:
     meeting = Meeting(address="10.0.0.2", port=1, nodes=[Joined(node=1, address="10.0.0.2", port=1)])
     store.create_json(layout.rollcall(TRAINING, 0), meeting.to_json())
-    told = [(s.node, s.rank) for s in roster(store, TRAINING) if s.generation == 0]
+    told = [(s.node, s.rank) for s in roster(generation_records(store, TRAINING)) if s.generation == 0]
     assert told == [(0, None), (1, 0), (1, 1)]
-    assert "| – | 0 | one (10.0.0.1) |" in gang_page(roster(store, TRAINING))
+    assert "| – | 0 | one (10.0.0.1) |" in gang_page(roster(generation_records(store, TRAINING)))
 
 
 def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

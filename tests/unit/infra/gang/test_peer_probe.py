@@ -20,7 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[PeerProbe, PeerProbe]]:
-    one, other = PeerProbe(0, "127.0.0.1"), PeerProbe(1, "127.0.0.1")
+    one, other = PeerProbe("127.0.0.1"), PeerProbe("127.0.0.1")
     yield one, other
     one.stop()
     other.stop()
@@ -34,16 +34,15 @@ def test_nodes_that_answer_or_refuse_are_reached(
     pair: tuple[PeerProbe, PeerProbe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = pair
-    nodes = [joined(0, one), joined(1, other)]
-    one.meet(nodes)
-    other.meet(nodes)
+    one.meet([joined(1, other)])
+    other.meet([joined(0, one)])
     until(lambda: (set(one._missed), set(other._missed)) == ({1}, {0}))
     # As outside of tests: a first packet that meets a socket while it closes is lost, and resent after a second.
     monkeypatch.setattr(supervisor, "PROBE_S", 2.0)
     other.stop()
     other.join()
     for _ in range(3):
-        assert one._reaches(nodes[1])
+        assert one._reaches(joined(1, other))
     assert one.unreachable == []
 
 
@@ -60,7 +59,7 @@ def test_a_node_that_does_not_answer_is_unreachable_after_two_probes(
         raise TimeoutError
 
     monkeypatch.setattr(supervisor.socket, "create_connection", silence)
-    one.meet([joined(0, one), joined(1, other)])
+    one.meet([joined(1, other)])
     one.join()
     assert seen == [[], [], [1], [1]]
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, OutOfMemory
-from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of
-from infra.gang import conductor, members
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, reports_of
+from infra.gang import conductor, hub, members
+from infra.gang.hub import News
 from infra.gang.members import Progress
-from infra.gang.node import Handle, local
+from infra.gang.node import LocalNode, LocalNodes
 from infra.processes.processes import find_marked
 from infra.store import Store, layout
 from tests.support.conducting import TRAINING, run, steps
 from tests.support.pool import until
-from tests.support.scripted_nodes import SilentNode
+from tests.support.scripted_nodes import Launching
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
@@ -37,7 +38,7 @@ def passed_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How far the conductor's clock is ahead: a test lets time pass that no busy machine can bring about."""
     passed_s = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s[0], sleep=time.sleep)
-    for module in (conductor, members):
+    for module in (conductor, members, hub):
         monkeypatch.setattr(module, "time", clock)
     return passed_s
 
@@ -109,10 +110,13 @@ def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, mon
     # Of generation 1 nodes 0 and 2 are missing. Rank 0 alone makes checkpoints, so each continues from step 5.
     faults = [fault("kill node", 0, after=5), fault("kill node", 0, generation=1, step=8, together=True)]
     fake = {"faults": faults, "steps": 10, "step_s": 0.05}
-    begin = local(store.uri, {}, TRAINING)
 
-    def start(generation: int, node: int) -> Handle:
-        return SilentNode("its run is Late") if generation == 1 and node in (0, 2) else begin(generation, node)
+    class Nodes(LocalNodes):
+        def start(self, nodes: Collection[int]) -> None:
+            super().start([node for node in nodes if self.launch.generation != 1 or node not in (0, 2)])
+
+        def status(self, node: int) -> str:
+            return "its run is Late"
 
     def regather(launched: Launch, _: object) -> None:
         monkeypatch.setattr(conductor, "REGATHER_S", 1.0 if launched.generation == 1 else 180.0)
@@ -124,7 +128,7 @@ def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, mon
         devices=1,
         train={"global_batch_size": 16},
         launch={"min_nodes": 2},
-        start=start,
+        launcher=Launching(Nodes),
         on_launch=regather,
         on_progress=seen.append,
         rollcall_timeout_s=180,
@@ -137,46 +141,34 @@ def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, mon
     assert {rank for generation, rank in steps(store) if generation == 1} == {0, 1}
 
 
-class Late(SilentNode):
-    """A node whose process is not there from the beginning."""
-
-    inner: Handle | None = None
-
-    def __init__(self, status: str, missed: Callable[[], None]) -> None:
-        super().__init__(status)
-        self.missed = missed
-
-    def ended(self) -> None:
-        self.missed()
-
-    def kill(self) -> None:
-        if self.inner is not None:
-            self.inner.kill()
-
-
 def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(
     store: Store, tmp_path: Path, passed_s: list[float]
 ) -> None:
     seen: list[Progress] = []
-    begin = local(store.uri, {}, TRAINING)
     has_come, grown = tmp_path / "has-come", tmp_path / "grown"
+    comes: list[bool] = []
 
-    answered: list[bool] = []
+    class Nodes(LocalNodes):
+        """The second node of the first generation comes late."""
 
-    def miss_the_roll_call() -> None:
-        # The other one had answered before the conductor looked: the time is over.
-        passed_s[0] = 100.0 if any(answered) else 0.0
-        answered.append(store.exists(layout.joined(TRAINING, 0, 0)))
+        def start(self, nodes: Collection[int]) -> None:
+            super().start([node for node in nodes if self.launch.generation or node == 0])
 
-    late = Late("its run is Late", miss_the_roll_call)
+        def news(self) -> list[News]:
+            if comes and self.launch.generation == 0 and 1 not in self.nodes:
+                super().start([1])
+            said = super().news()
+            if any(isinstance(one.message, Joined) for one in said):
+                passed_s[0] = 100.0  # when the first has answered, the time is over
+            return said
 
-    def start(generation: int, node: int) -> Handle:
-        return late if (generation, node) == (0, 1) else begin(generation, node)
+        def status(self, node: int) -> str:
+            return "its run is Late"
 
     def hear(progress: Progress) -> None:
         seen.append(progress)
-        if progress.step > 3 and late.inner is None:
-            late.inner = begin(0, 1)
+        if progress.step > 3:
+            comes.append(True)
         if "has come" in progress.sentence:
             has_come.touch()
         if progress.generation == 1:
@@ -192,7 +184,7 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(
         launch={"min_nodes": 1, "silence_s": 600},
         rollcall_timeout_s=90,
         retry={"preempted": 0},
-        start=start,
+        launcher=Launching(Nodes),
         on_progress=hear,
     )
     assert (outcome.checkpoint.step, outcome.checkpoint.world_size, outcome.generations) == (40, 2, 2)
@@ -208,44 +200,28 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(
 STOPPED = [5, *(pytest.param(step, marks=pytest.mark.sweep) for step in (10, 15, 20, 25))]
 
 
-class Unreached:
-    """A node elsewhere, which its conductor cannot kill."""
-
-    def __init__(self, handle: Handle, alive: list[Any], looked: Callable[[], None]) -> None:
-        self.handle, self.alive, self.looked = handle, alive, looked
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.handle, name)
-
-    def ended(self) -> str | None:
-        self.looked()
-        return self.handle.ended()
-
-    def kill(self) -> None:
-        self.alive.append(self.handle)
-
-
 @pytest.mark.parametrize("at", STOPPED)
 def test_a_node_of_an_older_generation_that_wakes_changes_nothing(
     at: int, store: Store, tmp_path: Path, passed_s: list[float]
 ) -> None:
     """Stopped with all that it started, so that nobody ends it, until its successor has trained on."""
-    alive: list[Any] = []
-    nodes: list[Any] = []
+    nodes: list[LocalNode] = []
     stopped: list[int] = []
     woken, succeeded = threading.Event(), tmp_path / "succeeded"
-    start = local(store.uri, {}, TRAINING)
 
-    def launching(generation: int, node: int) -> Handle:
-        handle = start(generation, node)
-        if generation != 0:
-            return handle
-        nodes.append(handle)
-        return Unreached(handle, alive, pass_time)  # type: ignore[return-value]
+    class Nodes(LocalNodes):
+        """Those of the first generation are elsewhere, where the conductor cannot kill them."""
 
-    def pass_time() -> None:
-        # Only the silence of the node that is stopped is long.
-        passed_s[0] += 10.0 if stopped else 0.0
+        def news(self) -> list[News]:
+            if self.launch.generation == 0:
+                nodes[:] = self.nodes.values()
+                # Only the silence of the node that is stopped is long.
+                passed_s[0] += 10.0 if stopped else 0.0
+            return super().news()
+
+        def end(self, nodes: Collection[int]) -> None:
+            if self.launch.generation:
+                super().end(nodes)
 
     def stop_then_wake(progress: Progress) -> None:
         if progress.generation == 0 and progress.checkpoint_step >= at and not stopped:
@@ -263,13 +239,13 @@ def test_a_node_of_an_older_generation_that_wakes_changes_nothing(
     try:
         wait = {**fault("wait", 0, step=at + 2), "for": str(succeeded)}
         fake = {"steps": 60, "step_s": 0.05, "faults": [wait]}
-        outcome = run(store, fake, devices=1, start=launching, on_progress=stop_then_wake)
+        outcome = run(store, fake, devices=1, launcher=Launching(Nodes), on_progress=stop_then_wake)
         assert woken.is_set()
         until(nodes[0].ended)
     finally:
-        for handle in alive:
+        for node in nodes:
             with contextlib.suppress(OSError):
-                handle.kill()
+                node.kill()
     assert (outcome.checkpoint.step, outcome.checkpoint.generation) == (60, 1)
     latest = store.pointer(layout.latest(TRAINING)).read().value["checkpoints"]
     # Of generation 0 only what was committed before it was taken for lost.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from data_contracts.messages.gang import Latest, Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.code_bundle import pack
 from infra.gang import remote_job as remote_job_module
-from infra.gang.ledger import roster
+from infra.gang.ledger import generation_records, roster
 from infra.gang.members import Progress
-from infra.gang.node import local
+from infra.gang.node import LocalNodes
 from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
 from infra.store import Store, layout
 from tests.support.child_module import CHILD, Ask, Told
-from tests.support.scripted_nodes import SilentNode, Slots
+from tests.support.scripted_nodes import Launching, SilentNode, Slots, scripted
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("mark")]
 
@@ -50,7 +50,6 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
         "holder": "test",
         "retry": RetrySpec(),
         "rollcall_timeout_s": 180,
-        "start": local(store.uri, {}, URI),
         "slots": Slots(full=1),
         "on_progress": lambda progress: None,
         "on_spent": lambda seconds: None,
@@ -70,7 +69,7 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
     assert store.pointer(layout.lease(URI)).read().value["released"]
     # Gone on with, the same piece of work is another generation.
     remote_job(store, {"do": "answer"}, code)
-    assert [status.generation for status in roster(store, URI)] == [1, 0]
+    assert [status.generation for status in roster(generation_records(store, URI))] == [1, 0]
 
 
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
@@ -81,23 +80,23 @@ def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
     assert slots.asked == [1, "back"]
 
 
-def failing_first(store: Store) -> Callable[[int, int], Any]:
+def failing_first() -> Launching:
     """Nodes of which the first is killed as soon as it was started."""
-    start, left = local(store.uri, {}, URI), [1]
+    left = [1]
 
-    def begin(generation: int, node: int) -> Any:
-        handle = start(generation, node)
-        if left:
-            handle._process.kill()
-            left.pop()
-        return handle
+    class Nodes(LocalNodes):
+        def start(self, nodes: Collection[int]) -> None:
+            super().start(nodes)
+            if left:
+                self.nodes[0]._process.kill()
+                left.pop()
 
-    return begin
+    return Launching(Nodes)
 
 
 def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> None:
     said: list[Progress] = []
-    assert remote_job(store, {"do": "answer"}, code, start=failing_first(store), on_progress=said.append).got
+    assert remote_job(store, {"do": "answer"}, code, launcher=failing_first(), on_progress=said.append).got
     assert any("tried again (node_lost)" in progress.sentence for progress in said)
 
 
@@ -112,16 +111,16 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
 
     asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}
     with pytest.raises(KeyboardInterrupt):
-        remote_job(store, {}, code, start=failing_first(store), **asked)
+        remote_job(store, {}, code, launcher=failing_first(), **asked)
     assert used() == {"node_lost": 1}
     with pytest.raises(NodeLost, match=r"and retry\.node_lost = 1 is spent\."):
-        remote_job(store, {}, code, start=failing_first(store), **asked)
+        remote_job(store, {}, code, launcher=failing_first(), **asked)
     assert used() == {}
 
 
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
     spent: list[float] = []
-    remote_job(store, {"do": "answer"}, code, start=failing_first(store), on_spent=spent.append)
+    remote_job(store, {"do": "answer"}, code, launcher=failing_first(), on_spent=spent.append)
     with pytest.raises(CorruptError):
         remote_job(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
     lived = [store.read_json(layout.node_exit(URI, number, 0)) for number in (1, 2)]
@@ -134,7 +133,7 @@ def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, 
 def test_a_node_that_never_comes_is_said(store: Store, code: Ref) -> None:
     absent = SilentNode("its run is Late")
     with pytest.raises(GangIncomplete, match=r"Node 0 \(its run is Late\) of 1 had not answered"):
-        remote_job(store, {}, code, start=lambda generation, node: absent, rollcall_timeout_s=0.2)
+        remote_job(store, {}, code, launcher=scripted(lambda generation, node: absent), rollcall_timeout_s=0.2)
 
 
 def test_what_a_request_needs_is_laid_out_once_and_the_first_is_the_project(store: Store, tmp_path: Path) -> None:

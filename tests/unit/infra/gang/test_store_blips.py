@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from infra.gang import conductor as conductor_module
 from infra.gang.conductor import GangOutcome
 from infra.store import Store, layout, open_store
-from tests.support.coded import publish
 from tests.support.scripted_nodes import TRAINING, ScriptedNode, conduct_scripted
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -25,11 +24,10 @@ METHODS = ("create", "read", "replace", "names", "walk", "exists", "delete", "di
 
 
 class Node(ScriptedNode):
-    """Publishes a heartbeat before it ends."""
+    """Sends a heartbeat before it ends."""
 
-    def train(self, launch: Launch) -> None:
-        publish(self.store, layout.beat(*self.place, 0), {"ranks": []})
-        super().train(launch)
+    def train(self, launch: Launch) -> list[Heartbeat | NodeExit]:
+        return [Heartbeat(), *super().train(launch)]
 
 
 def train(store: Store, **options: Any) -> GangOutcome:

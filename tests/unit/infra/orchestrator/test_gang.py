@@ -17,9 +17,10 @@ import pytest
 from prefect.states import Cancelled, Completed, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.messages.gang import Launch
 from infra.orchestrator import gang as module
-from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
-from infra.store import Store, layout
+from infra.orchestrator.gang import PoolLauncher, PoolNodes, WorkPool
+from infra.store import Store
 from tests.support.pool import until
 
 TRAINING = "trainings/k-0"
@@ -32,17 +33,24 @@ class Server:
     def __init__(self) -> None:
         self.runs: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
-        self.away = False
+        self.away, self.refuses = False, ""
 
-    def run_deployment(self, deployment: Any, *, idempotency_key: str, flow_run_name: str, **asked: Any) -> Any:
-        if self.away:
-            raise httpx.ConnectError("refused")
-        self.asked.append({"key": idempotency_key, **asked})
-        made = SimpleNamespace(id=uuid4(), name=flow_run_name, state=Scheduled())
-        return self.runs.setdefault(idempotency_key, made)
+    def request(self, method: str, path: str, json: list[dict[str, Any]]) -> Any:
+        assert (method, path.rpartition("/create_flow_run/")[2]) == ("POST", "bulk")
+        assert len(json) <= 100, "Prefect's API refuses more"
+        self.asked += json
+        results = []
+        for asked in json:
+            made = SimpleNamespace(id=uuid4(), name=asked["name"], state=Scheduled())
+            known = self.runs.setdefault(asked["idempotency_key"], made)
+            results.append({"flow_run_id": None if self.refuses else str(known.id), "error": self.refuses})
+        answer = SimpleNamespace(json=lambda: {"results": results})
+        answer.raise_for_status = lambda: answer
+        return answer
 
     def read_flow_runs(self, flow_run_filter: Any, offset: int = 0) -> list[Any]:
-        return [SimpleNamespace(id=run.id, state=run.state) for run in self.runs.values()][offset:]
+        wanted = flow_run_filter.id.any_
+        return [SimpleNamespace(**vars(run)) for run in self.runs.values() if run.id in wanted][offset:]
 
     def set_flow_run_state(self, run_id: Any, state: State) -> None:
         (run,) = [run for run in self.runs.values() if run.id == run_id]
@@ -54,19 +62,16 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    import prefect.deployments
-
     server = Server()
 
     @contextlib.contextmanager
-    def asking(retries: int = 0) -> Iterator[Any]:
+    def asking(retries: int = 0, timeout_s: float = 0) -> Iterator[Any]:
         if server.away:
             raise httpx.ConnectError("refused")
         yield server
 
     monkeypatch.setattr(module, "asking", asking)
     monkeypatch.setattr(module, "ASK_S", 0.01)
-    monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
 
 
@@ -97,31 +102,39 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def gang(server: Server, store: Store, monkeypatch: pytest.MonkeyPatch) -> PoolGang:
+def gang(server: Server, store: Store, monkeypatch: pytest.MonkeyPatch) -> PoolLauncher:
     monkeypatch.delenv("TRAINWRIGHT_APPROVED", raising=False)
     from prefect.context import FlowRunContext
 
     monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: SimpleNamespace(flow_run=None)))
     store.storage_options = {"key": "env:KEY"}  # type: ignore[misc]
-    gang = PoolGang(store, TRAINING, POOL)
+    gang = PoolLauncher(store, TRAINING, POOL)
     gang._deployment = uuid4()
     return gang
 
 
-def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> None:
+def generation_of(gang: PoolLauncher) -> PoolNodes:
+    """The nodes of a generation, whose hub only knows who has said how it ended."""
+    hub: Any = SimpleNamespace(left=set())
+    return gang(gang.store, Launch(training=TRAINING, nodes=1, devices=1), hub)
+
+
+def started(gang: PoolLauncher, *nodes: int) -> PoolNodes:
+    found = generation_of(gang)
+    found.start(nodes or [0])
+    return found
+
+
+def state_of(server: Server, state: State, nodes: PoolNodes) -> None:
     """Let the server say so of the only run, and wait until it is known here."""
     (run,) = server.runs.values()
     run.state = state
-    until(lambda: gang._watch.state(run.id).type == state.type)
+    until(lambda: nodes._watch.state(run.id).type == state.type)
 
 
-def say_last_word(store: Store) -> None:
-    store.create_json(layout.node_exit(TRAINING, 0, 0), {"status": "done"})
-
-
-def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: PoolGang, server: Server) -> None:
+def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: PoolLauncher, server: Server) -> None:
     gang.store.pointers = "postgresql://tw:env:NAMES@db/names"
-    gang.start(0, 0)
+    started(gang)
     (asked,) = server.asked
     assert asked["job_variables"]["env"] == {
         "TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}',
@@ -134,96 +147,99 @@ def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: 
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_devices_are_asked_for_where_the_pools_template_knows_them(
-    knows: bool, gang: PoolGang, server: Server, monkeypatch: pytest.MonkeyPatch
+    knows: bool, gang: PoolLauncher, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = {"env": {}, "gpus": {}} if knows else {"env": {}}
     pool = SimpleNamespace(type="kubernetes", base_job_template={"variables": {"properties": properties}})
     monkeypatch.setattr(server, "read_work_pool", lambda name: pool, raising=False)
     monkeypatch.setattr(module, "ensure_node_deployment", lambda client, name, kind: uuid4())
     gang._deployment, gang.pool = None, replace(POOL, devices=8)
-    node = gang.start(0, 0)
+    started(gang)
     assert server.asked[0]["job_variables"].get("gpus") == (8 if knows else None)
-    say_last_word(gang.store)
-    node.kill()
 
 
-def test_an_old_run_that_ended_is_never_taken_for_a_new_one(gang: PoolGang, server: Server) -> None:
-    first = gang.start(0, 0)
+def test_an_old_run_that_ended_is_never_taken_for_a_new_one(gang: PoolLauncher, server: Server) -> None:
+    started(gang)
     (run,) = server.runs.values()
     run.state = Completed()
-    second = gang.start(0, 0)
-    assert second._run.id != run.id
-    assert [asked["key"].rpartition("/g0/")[2] for asked in server.asked] == ["0", "0", "0/1"]
-    again = gang.start(0, 0)
-    assert again._run.id == second._run.id, "the same question again is the same run"
-    say_last_word(gang.store)
-    for node in (first, second, again):
-        node.kill()
+    second = started(gang)
+    assert second.runs[0].id != run.id
+    assert [asked["idempotency_key"].rpartition("/g0/")[2] for asked in server.asked] == ["0", "0", "0/1"]
+    assert started(gang).runs[0].id == second.runs[0].id, "the same question again is the same run"
+    second.start([0])
+    assert len(server.asked) == 5, "a node that is started is not started again"
 
 
-def test_releasing_waits_for_the_last_word_and_cancels_nothing(gang: PoolGang, server: Server, clock: Clock) -> None:
-    node = gang.start(0, 0)
-    state_of(server, Running(), node, gang)
+def test_releasing_waits_for_the_last_word_and_cancels_nothing(
+    gang: PoolLauncher, server: Server, clock: Clock
+) -> None:
+    nodes = started(gang)
+    state_of(server, Running(), nodes)
     began = clock.now
-    clock.set.append((began + 1.5, lambda: say_last_word(gang.store)))
-    node.kill()
+    clock.set.append((began + 1.5, lambda: nodes.hub.left.add(0)))
+    nodes.end([0])
     assert 1.5 <= clock.now - began < 1.7
     (run,) = server.runs.values()
     assert run.state.is_running()
 
 
 def test_a_run_that_has_not_begun_is_cancelled_at_once(
-    gang: PoolGang, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    gang: PoolLauncher, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ASK_S", 60.0)  # the thread that asks, too, may be late with an older answer
-    node = gang.start(0, 0)
+    nodes = started(gang)
     began = clock.now
-    node.kill()
+    nodes.end([0])
     assert clock.now - began < 0.3
     (run,) = server.runs.values()
     assert run.state.is_cancelled()
 
 
 def test_who_never_answers_is_cancelled_and_left(
-    gang: PoolGang, server: Server, clock: Clock, caplog: pytest.LogCaptureFixture
+    gang: PoolLauncher, server: Server, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = gang.start(0, 0)
-    state_of(server, Running(), node, gang)
+    nodes = started(gang)
+    state_of(server, Running(), nodes)
     (run,) = server.runs.values()
     began, states = clock.now, []
     clock.set += [(began + after, lambda: states.append(run.state.is_cancelling())) for after in (1.9, 2.3)]
-    node.kill()
+    nodes.end([0])
     assert 8 < clock.now - began < 8.3
     assert states == [False, True]
     assert "the node did not report that it ended; its token is void" in caplog.text
 
 
-def test_nodes_are_waited_for_side_by_side(gang: PoolGang, server: Server, clock: Clock) -> None:
-    nodes = [gang.start(0, number) for number in range(3)]
+def test_nodes_are_waited_for_side_by_side(gang: PoolLauncher, server: Server, clock: Clock) -> None:
+    nodes = started(gang, 0, 1, 2)
+    assert len(server.runs) == 3
     for run in server.runs.values():
         run.state = Running()
-    gang._watch.look()
+    nodes._watch.look()
     began = clock.now
-    for node in nodes:
-        node.kill()
-    assert 8 < clock.now - began < 8.6, "one deadline for all"
-    # Those that are released later have one of their own.
-    clock.now += 10
-    late = gang.start(0, 3)
-    list(server.runs.values())[-1].state = Running()
-    gang._watch.look()
-    began = clock.now
-    late.kill()
-    assert 8 < clock.now - began < 8.3
+    nodes.end([0, 1, 2])
+    assert 8 < clock.now - began < 8.3, "one deadline for all"
 
 
-def test_a_server_that_is_away_is_no_bug(gang: PoolGang, server: Server) -> None:
+def test_many_nodes_are_started_with_few_requests(gang: PoolLauncher, server: Server) -> None:
+    nodes = started(gang, *range(250))
+    assert list(nodes.runs) == list(range(250))
+    assert [run.name for run in nodes.runs.values()] == [f"k-0 g0 node {node}" for node in range(250)]
+    assert [asked["parameters"]["node"] for asked in server.asked] == list(range(250))
+
+
+def test_what_prefect_refuses_is_said(gang: PoolLauncher, server: Server) -> None:
+    server.refuses = "gpus: 8 is not a string"
+    with pytest.raises(UsageError, match="Prefect takes no flow run of the node deployment: gpus: 8 is not a string"):
+        started(gang)
+
+
+def test_a_server_that_is_away_is_no_bug(gang: PoolLauncher, server: Server) -> None:
     server.away = True
     with pytest.raises(StorageUnavailable, match="The Prefect server no longer answers"):
-        gang.start(0, 0)
+        started(gang)
 
 
 def test_without_a_flow_there_is_no_pool(store: Store) -> None:
     with pytest.raises(UsageError, match="train.launcher: a work pool needs Prefect") as caught:
-        PoolGang(store, TRAINING, POOL)
+        PoolLauncher(store, TRAINING, POOL)
     assert "--set train.launcher=local --set train.pool=null" in caught.value.remedy

@@ -11,14 +11,14 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.messages.children import StoreAddress
+from data_contracts.messages.gang import Launch
 from infra.files import replace_private
-from infra.gang.node import local
+from infra.gang.node import LocalNodes
 from infra.settings import known_stores, remember_store, state_folder
 from infra.store import Store, layout, open_store
 from infra.store.opening import STORE_POINTERS
 from tests.support.approved import approve_here
-from tests.support.coded import publish
-from tests.support.pool import until
+from tests.support.by_hand import ByHand
 from training.shard.worker import _writer
 
 TRAINING = "trainings/k-0"
@@ -124,15 +124,14 @@ def test_a_child_is_told_and_remembers_nothing(named_store: Store, another_home:
 
 def test_a_node_is_told(named_store: Store, another_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one, in a state folder that knows of no store."""
-    launch = {"training": TRAINING, "generation": 0, "token": 0, "nodes": 1, "devices": 1, "poll_s": 0.05}
-    launch |= {"schema_version": 1, "grace_s": 1, "heartbeat_s": 0.1, "lease_silence_s": 60, "code": None}
-    publish(named_store, layout.launch(TRAINING, 0), {**launch, "dataset": None})
-    node = local(named_store.uri, named_store.storage_options, TRAINING, named_store.pointers)(0, 0)
-    try:
-        until(lambda: named_store.exists(layout.joined(TRAINING, 0, 0)) or node.ended() is not None, what=node.log)
-        assert node.ended() is None, node.log()
-    finally:
-        node.kill()
+    with ByHand(named_store, Launch(training=TRAINING, nodes=1, devices=1, heartbeat_s=0.1)) as hand:
+        nodes = LocalNodes(named_store, hand.launch, hand.hub)
+        nodes.start([0])
+        try:
+            hand.until(lambda: hand.joined or nodes.ended(), what=lambda: nodes.log(0))
+            assert hand.joined, nodes.log(0)
+        finally:
+            nodes.end([0])
     monkeypatch.setenv(STORE_POINTERS, "sqlite:////another")
     with pytest.raises(UsageError, match="nobody on this machine has approved"):
         open_store(named_store.uri, named_store.storage_options, create=False)

@@ -1,0 +1,88 @@
+"""The seam between a gang and what runs its nodes: processes here, flow runs of a pool, pods or jobs of a cluster.
+
+A conductor knows its nodes by nothing else. A launcher is one file with one `Launcher` and its `Membership`; causes,
+budgets, recovery and checkpoints lie above and do not know which it is.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from data_contracts.messages.gang import CancelMarker, Launch, NodeExit, Place
+from infra.gang.hub import Ended, Hub, News
+from infra.gang.rank_files import codes_of_generation
+from infra.store import Store, layout
+
+
+class Membership(abc.ABC):
+    """The nodes of one generation: what they say comes through a hub; how they start and end, a launcher knows."""
+
+    def __init__(self, store: Store, launch: Launch, hub: Hub) -> None:
+        self.store, self.launch, self.hub = store, launch, hub
+        self._codes = codes_of_generation(store.uri, launch.training, launch.generation)
+        self._reported: set[int] = set()
+
+    @abc.abstractmethod
+    def start(self, nodes: Collection[int]) -> None:
+        """Start these nodes, as one, except those that are started. StorageUnavailable: try again."""
+
+    @abc.abstractmethod
+    def ended(self) -> Mapping[int, Ended]:
+        """The nodes that have ended, as far as is known; answers at once."""
+
+    @abc.abstractmethod
+    def status(self, node: int) -> str:
+        """What is known of a node that has not joined (`its run is Late`); "" if nothing."""
+
+    @abc.abstractmethod
+    def log(self, node: int) -> str:
+        """The end of what a node's supervisor printed."""
+
+    @abc.abstractmethod
+    def end(self, nodes: Collection[int]) -> None:
+        """End nodes with all their descendants; return when none is left, or when one outlives being killed."""
+
+    def runs_here(self, node: int) -> bool:
+        """Whether it is a running process of this machine: then its silence may only say that the machine is busy."""
+        return False
+
+    def news(self) -> list[News]:
+        """What has come since the last call. A node's own word about its end comes before that of what runs it.
+
+        Raises:
+            CorruptError: no process of the training has said or written it.
+            StorageUnavailable: nothing is lost; ask again.
+        """
+        gone = {node: how for node, how in self.ended().items() if not self._has_left(node)}
+        records = {node: self.exit_of(node) for node in gone}
+        found = self.hub.news()
+        now = time.monotonic()
+        found += [News(node, now, records[node] or how) for node, how in gone.items() if not self._has_left(node)]
+        self._reported.update(gone)
+        return found
+
+    def tell(self, node: int, message: Place | CancelMarker) -> None:
+        """Tell a node something, now or when it connects again."""
+        self.hub.tell(node, message)
+
+    def exit_of(self, node: int) -> NodeExit | None:
+        """How a node ended, as it wrote into the store; None if it has not. For one whose word may be lost."""
+        path = layout.node_exit(self.launch.training, self.launch.generation, node)
+        return self.store.find_as(path, self._codes.checking(path, NodeExit.from_json))
+
+    def _has_left(self, node: int) -> bool:
+        return node in self.hub.left or node in self._reported
+
+
+class Launcher(Protocol):
+    """What starts the nodes of a training's generations."""
+
+    @property
+    def address(self) -> str:
+        """At which the nodes reach this process."""
+
+    def __call__(self, store: Store, launch: Launch, hub: Hub) -> Membership:
+        """The nodes of a generation, of which none is started yet."""

@@ -1,0 +1,179 @@
+"""Run a gang's nodes on machines that `ssh` reaches: the launcher `ssh`.
+
+The machines need Trainwright at the same path, and nothing else: no agent. `ssh` starts this module there, which is the
+node's supervisor. What a node must know goes through the connection's input, never onto a command line. When the
+connection ends, so does the node; and if the network keeps that from it, when the conductor's lease stands still.
+
+`ssh` reads the person's own configuration (keys, jump hosts, ports); here it asks nothing, and knows each machine's key
+already, or refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.gang import Launch
+from infra import scratch
+from infra.child import log_tail
+from infra.gang import supervisor
+from infra.gang.hub import Ended, Hub
+from infra.gang.membership import Membership
+from infra.gang.node import own_address
+from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
+from infra.processes.environment import named_variables
+from infra.processes.processes import module_command, uninterrupted
+from infra.records.nodes import NODE
+from infra.store import Store
+
+# Nodes that have been told to end get this long to say how.
+END_S = 8.0
+CONNECT_S = 20
+# A connection over which nothing comes for so long is cut.
+ALIVE_S, MISSED = 5, 3
+
+
+class SshLauncher:
+    """Starts nodes on hosts, in their order; a host that has several slots is named as often.
+
+    Raises: UsageError for hosts that are none.
+    """
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        for host in hosts:
+            if not host or host.startswith("-") or not host.isprintable() or " " in host:
+                raise UsageError(f"{host!r} is not the name of a host.", remedy="Name hosts as ssh knows them.")
+        self.hosts = list(hosts)
+        self.address = own_address([f"ssh://{host.rpartition('@')[2]}:22" for host in hosts])
+
+    def __call__(self, store: Store, launch: Launch, hub: Hub) -> SshNodes:
+        """The nodes of a generation."""
+        return SshNodes(store, launch, hub, self.hosts)
+
+
+class SshNodes(Membership):
+    """The nodes of a generation, each behind a connection."""
+
+    def __init__(self, store: Store, launch: Launch, hub: Hub, hosts: Sequence[str]) -> None:
+        super().__init__(store, launch, hub)
+        left_out = [host for host in hosts if host.rpartition("@")[2] in launch.left_out]
+        self._hosts = [host for host in hosts if host not in left_out] or list(hosts)
+        self._printed = scratch.make("ssh")
+        self.connections: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, nodes: Collection[int]) -> None:
+        """Connect to the hosts; which of them answers shows in the roll-call."""
+        told = (json.dumps(self._told()) + "\n").encode()
+        for node in nodes:
+            if node not in self.connections and node < len(self._hosts):
+                with uninterrupted():
+                    self.connections[node] = self._connect(node, told)
+
+    def ended(self) -> Mapping[int, Ended]:
+        """Nodes whose connection has ended."""
+        codes = {node: process.poll() for node, process in self.connections.items()}
+        return {node: Ended(self._how(node, code)) for node, code in codes.items() if code is not None}
+
+    def status(self, node: int) -> str:
+        """Why there is no node, if there are fewer hosts."""
+        return f"on {self._hosts[node]}" if node < len(self._hosts) else "no host is left for it"
+
+    def log(self, node: int) -> str:
+        """The end of what the node, or ssh, printed."""
+        return log_tail(self._log(node)) if node in self.connections else ""
+
+    def end(self, nodes: Collection[int]) -> None:
+        """Wait for the nodes' own end, at most END_S, then end their connections, and with them all processes there."""
+        ours = {node: self.connections[node] for node in nodes if node in self.connections}
+        deadline = time.monotonic() + END_S
+        while any(process.poll() is None for process in ours.values()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for process in ours.values():
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        for process in ours.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            process.kill()
+            process.wait()
+
+    def _connect(self, node: int, told: bytes) -> subprocess.Popen[bytes]:
+        options = {
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": "yes",
+            "ConnectTimeout": CONNECT_S,
+            "ServerAliveInterval": ALIVE_S,
+            "ServerAliveCountMax": MISSED,
+        }
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        arguments = [self.store.uri, self.launch.training, str(self.launch.generation), str(node)]
+        found_by = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+        there = shlex.join(["env", *found_by, *module_command(__name__, *arguments)])
+        with self._log(node).open("wb") as output:
+            process = subprocess.Popen(
+                ["ssh", "-T", *words, "--", self._hosts[node], there],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it shows in `ended` why there is no connection
+            process.stdin.write(told)
+            process.stdin.flush()
+        return process
+
+    def _told(self) -> dict[str, str]:
+        """The variables of a node: its key, and what opens the store."""
+        store, launch, conductor = self.store, self.launch, self.launch.conductor
+        assert conductor is not None, "its hub listens"
+        key = generation_key(launch_key(store.uri, launch.training), launch.generation)
+        named = named_variables([store.storage_options, store.pointers])
+        passed = {name: os.environ[name] for name in named | {"AWS_PROFILE"} if name in os.environ}
+        aws = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PG"))}
+        own = {NODE_KEY: key.hex(), "conductor": f"wss://{conductor.address}:{conductor.port}"}
+        return {**aws, **passed, **store_env(store.storage_options, store.pointers), **own}
+
+    def _how(self, node: int, code: int) -> str:
+        where = f"on {self._hosts[node]}"
+        # 255 is ssh's own.
+        return f"{where} was not reached, or its connection broke" if code == 255 else f"{where} ended with code {code}"
+
+    def _log(self, node: int) -> Path:
+        return self._printed.path / f"node-{node}.txt"
+
+
+def end_with_input(stream: IO[bytes]) -> None:
+    """End this process when its input ends: first as asked, then, if it does not, with all that it started."""
+    while stream.read(1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Run the node that the command line names, as its input says, until that ends."""
+    told = json.loads(sys.stdin.buffer.readline())
+    address = own_address([told.pop("conductor")])
+    os.environ.update(told)
+    os.environ[ADDRESS] = address
+    os.environ.setdefault(NODE, os.uname().nodename)
+    threading.Thread(target=end_with_input, args=(sys.stdin.buffer,), daemon=True).start()
+    with scratch.make("node") as folder:
+        os.environ[SCRATCH] = str(folder.path / "scratch")
+        supervisor.main()
+
+
+if __name__ == "__main__":
+    main()

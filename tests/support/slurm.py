@@ -1,0 +1,141 @@
+"""A real Slurm on this machine: slurmctld and three slurmd, on loopback, with a munge key of their own. Needs root."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from infra.processes.processes import kill_marked, marked_env, new_mark
+from tests.support.waiting import free_port, until
+
+PARTITION = "gpu"
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmdTimeout=15
+KillWait=10
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+{nodes}
+PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
+"""
+
+
+class Slurm:
+    """A cluster whose machines are this one.
+
+    Args:
+        folder: whose parents everybody may enter, with a path short enough for a socket.
+
+    Attributes:
+        environment: of commands that ask it.
+    """
+
+    def __init__(self, folder: Path, machines: int = 3) -> None:
+        self.folder, self.mark = folder, new_mark()
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.machines = [f"n{number}" for number in range(machines)]
+        host = socket.gethostname().partition(".")[0]
+        lines = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2 RealMemory=1000"
+            for name in self.machines
+        ]
+        (folder / "slurm.conf").write_text(
+            CONFIGURATION.format(
+                host=host, port=free_port(), user="root", folder=folder, nodes="\n".join(lines), partition=PARTITION
+            )
+        )
+        (folder / "state").mkdir()
+        (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
+        (folder / "munge.key").chmod(0o400)
+        (folder / "logs").mkdir(mode=0o700)
+        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+        options = [f"--{name}={folder / file}" for name, file in names.items()]
+        self._begin("munged", "--force", f"--log-file={folder}/logs/munged.log", *options)
+        self.start_controller()
+        for name in self.machines:
+            self.start_machine(name)
+        until(
+            lambda: self.ask("sinfo", "--noheader", "--format=%T %D").split() == ["idle", str(machines)], what=self.said
+        )
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which knows the jobs that it knew before."""
+        self._begin("slurmctld")
+
+    def start_machine(self, name: str) -> None:
+        """Start a machine's slurmd."""
+        self._begin("slurmd", "-N", name)
+
+    def stop_controller(self) -> None:
+        """Kill slurmctld."""
+        self._kill("slurmctld")
+
+    def lose(self, name: str) -> None:
+        """Kill a machine's slurmd and all that it runs; nobody is told."""
+        self._kill(f"slurmd -N {name}", f"SLURMD_NODENAME={name}")
+
+    def ask(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
+        """What one of Slurm's commands prints."""
+        done = subprocess.run(
+            command, env={**os.environ, **self.environment, **(environment or {})}, capture_output=True, text=True,
+            timeout=480, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    def jobs(self) -> list[str]:
+        """Ids of the jobs that are not over, the newest last."""
+        return sorted(self.ask("squeue", "--noheader", "--format=%i").split(), key=int)
+
+    def said(self) -> str:
+        """What the daemons have logged."""
+        return "\n".join(path.read_text()[-2000:] for path in sorted(self.folder.glob("*.log")))
+
+    def close(self) -> None:
+        """End all that runs."""
+        kill_marked(self.mark)
+
+    def _begin(self, *command: str) -> None:
+        environment = {**marked_env(self.mark), **self.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=480, check=False)
+        assert done.returncode == 0, done.stderr + self.said()
+
+    def _kill(self, *parts: str) -> None:
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
+                continue
+            try:
+                text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            except OSError:
+                continue
+            said = text.replace(b"\0", b" ").decode(errors="replace")
+            if str(self.mark) in said and any(part in said for part in parts):
+                os.kill(int(process.name), 9)
