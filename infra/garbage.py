@@ -31,7 +31,7 @@ from infra.quantities import duration
 from infra.store import Store, layout
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
 from infra.store.lease import PATIENCE_S, LeaseKeeper
-from infra.store.store import day_end_s
+from infra.store.store import day_end_s, read_several
 
 __all__ = ["Collected", "Deletion", "Limits", "StoreItem", "collect", "items_to_delete"]
 
@@ -226,14 +226,11 @@ class _Census:
 
     def _sealed(self) -> Iterator[StoreItem]:
         for area, kind in SEALED.items():
-            for uri, files in _by_folder(self.files[area], 2).items():
-                yield self._directory(uri, kind, files)
+            yield from self._directories(kind, _by_folder(self.files[area], 2))
 
     def _registry(self) -> Iterator[StoreItem]:
-        for uri, files in _by_folder(self.files["models"], 3).items():
-            yield self._directory(uri, "model", files, root="a model version")
-        for uri, files in _by_folder(self.files["aliases"], 5).items():
-            yield self._directory(uri, "receipt", files, root="an alias' history")
+        yield from self._directories("model", _by_folder(self.files["models"], 3), root="a model version")
+        yield from self._directories("receipt", _by_folder(self.files["aliases"], 5), root="an alias' history")
         for model, alias, _ in registry.aliases(self.store, ended=True):
             held = registry.read_alias(self.store, model, alias)
             names = names_in(held[0].value if held else None)
@@ -241,6 +238,9 @@ class _Census:
         # What earlier versions tallied for each canary; how it ended is in the receipts.
         for uri, files in _by_folder(self.files["canaries"], 3).items():
             yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files))
+
+    def _directories(self, kind: Kind, folders: Mapping[str, list[Stored]], root: str = "") -> list[StoreItem]:
+        return read_several(self.store, lambda one: self._directory(one[0], kind, one[1], root), list(folders.items()))
 
     def _directory(self, uri: str, kind: Kind, files: list[Stored], root: str = "") -> StoreItem:
         """A directory that should be sealed, with what its manifest and its `_REFERRING` files name."""
@@ -270,10 +270,14 @@ class _Census:
             return ""
 
     def _trainings(self) -> Iterator[StoreItem]:
-        for uri, files in _by_folder(self.files["trainings"], 2).items():
-            yield from self._training(uri, files)
+        trainings = list(_by_folder(self.files["trainings"], 2).items())
+        for items, runs in read_several(self.store, lambda one: self._training(*one), trainings):
+            for run in runs:
+                self.begun[run].add(items[0].uri)
+            yield from items
 
-    def _training(self, uri: str, files: list[Stored]) -> Iterator[StoreItem]:
+    def _training(self, uri: str, files: list[Stored]) -> tuple[list[StoreItem], set[str]]:
+        """A training and its parts, and the runs that began it."""
         present = {file.path for file in files}
         # Not its lease: an interrupted collection took it, and whoever deletes the training takes it again.
         touched_s = self._touched(uri, [file for file in files if file.path != layout.lease(uri)])
@@ -287,16 +291,13 @@ class _Census:
             contents = [self.store.read_json(path) for path in records]
         except (CorruptError, KeyError, TypeError) as error:
             why = error.message if isinstance(error, CorruptError) else f"{layout.latest(uri)} is not a ledger"
-            yield item(broken=f"{uri}: its records cannot be read: {why.rstrip('.')}.")
-            return
+            return [item(broken=f"{uri}: its records cannot be read: {why.rstrip('.')}.")], set()
         except FileNotFoundError:  # being deleted
-            yield item(whole=False)
-            return
+            return [item(whole=False)], set()
         done = layout.result(uri) in present
-        for one in contents:
-            self.begun[f"runs/{(one.get('provenance') or {}).get('run_id')}"].add(uri)
+        runs = {f"runs/{(one.get('provenance') or {}).get('run_id')}" for one in contents}
         names = names_in([committed, contents])
-        yield item(names=names, whole=done or bool(committed))
+        items = [item(names=names, whole=done or bool(committed))]
         newest = max((_generation(path) for path in launches), default=-1)
         for folder, inside in _by_folder(files, 4).items():
             name = folder.rpartition("/")[2]
@@ -306,28 +307,33 @@ class _Census:
                 # The newest generation of an unfinished training may still commit its uncommitted checkpoints.
                 if folder in names or done or generation < newest:
                     checkpoint = self._directory(folder, "checkpoint", inside)
-                    yield replace(checkpoint, names=checkpoint.names | {uri})
+                    items.append(replace(checkpoint, names=checkpoint.names | {uri}))
             elif name.startswith("node-") and (done or _generation(folder) < newest):
-                yield StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside))
+                items.append(StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside)))
+        return items, runs
 
     def _runs(self) -> Iterator[StoreItem]:
         """Runs, their triggers, what they asked about aliases and what mirrors were told of them."""
         triggers: dict[str, set[str]] = defaultdict(set)
-        for file in [*self.files["triggers"], *self.files["questions"]]:
-            trigger = self._record(file.path)
-            run = f"runs/{trigger.get('run_id', '')}"
-            triggers[run].add(file.path)
-            broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
-            root = "it cannot be read" if broken else ""
-            yield StoreItem(
-                file.path, "trigger", file.bytes, file.written_s, names=frozenset({run}), root=root, broken=broken
-            )
+        for item in read_several(self.store, self._trigger, [*self.files["triggers"], *self.files["questions"]]):
+            triggers[next(iter(item.names))].add(item.uri)
+            yield item
         for uri, files in _by_folder(self.files["mirrored"], 3).items():
             run = f"runs/{uri.split('/')[1]}"
             triggers[run].add(uri)
             yield StoreItem(uri, "delivery", _bytes(files), self._touched(uri, files))
-        for uri, files in _by_folder(self.files["runs"], 2).items():
-            yield self._run(uri, files, frozenset(self.begun[uri] | triggers[uri]))
+        runs = [
+            (uri, files, frozenset(self.begun[uri] | triggers[uri]))
+            for uri, files in _by_folder(self.files["runs"], 2).items()
+        ]
+        yield from read_several(self.store, lambda one: self._run(*one), runs)
+
+    def _trigger(self, file: Stored) -> StoreItem:
+        trigger = self._record(file.path)
+        names = frozenset({f"runs/{trigger.get('run_id', '')}"})
+        broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
+        root = "it cannot be read" if broken else ""
+        return StoreItem(file.path, "trigger", file.bytes, file.written_s, names=names, root=root, broken=broken)
 
     def _run(self, uri: str, files: list[Stored], more: frozenset[str]) -> StoreItem:
         run_id = uri.partition("/")[2]
@@ -335,7 +341,8 @@ class _Census:
         item = partial(StoreItem, uri, "run", _bytes(files), self._touched(uri, files))
         if layout.resolved(run_id) not in present:
             return item(names=more, whole=False)
-        records = {path: self._record(path) for path in sorted(present) if path.endswith(".json")}
+        read = [path for path in sorted(present) if path.endswith(".json") and not layout.is_superseded(path, present)]
+        records = {path: self._record(path) for path in read}
         broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
         attempts = [path for path in records if path.startswith(f"{layout.run_attempts(run_id)}/")]
         last = max(attempts, key=lambda path: (len(path), path), default="")

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -34,6 +35,7 @@ from infra.records.receipts import holds_after
 from infra.sources.named_places import NamedPlaces
 from infra.sources.resolve import window_since
 from infra.store import Store, layout
+from infra.store.store import read_several
 from infra.written_files import record_written
 from tasks.queries.day import day_of, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of
@@ -76,7 +78,8 @@ def status(arguments: argparse.Namespace) -> Answer:
     if not stores:
         lines += ["", "no store is known on this machine; `trainwright run SPEC` makes one"]
     for store in stores:
-        runs = [_run_line(store, run_id) for run_id in list(filter(is_name, store.list(layout.runs())))[-10:]]
+        newest = list(filter(is_name, store.list(layout.runs())))[-10:]
+        runs = read_several(store, partial(_run_line, store), newest)
         models: list[_Model] = [
             {"name": model, "alias": alias, "version": version} for model, alias, version in registry.aliases(store)
         ]

@@ -7,6 +7,7 @@ Paths are relative to the store's root, with `/`. A sealed directory is named by
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from data_contracts.canonical import digest, valid_name, valid_path
@@ -159,6 +160,13 @@ def usages(run_id: str, execution: str | None = None) -> str:
 def usage(run_id: str, execution: str, what: str) -> str:
     """Record of an execution: `began`, `ended`, or a numbered part such as `gang-0`."""
     return f"{usages(run_id, execution)}/{name_part(what)}.json"
+
+
+def is_superseded(path: str, present: Collection[str]) -> bool:
+    """Whether a file is a part of an execution whose record of its end is present, which holds all of its parts."""
+    parts = path.split("/")
+    of_execution = len(parts) == 5 and parts[0] == "runs" and parts[2] == "usage"
+    return of_execution and parts[4] != "ended.json" and "/".join([*parts[:4], "ended.json"]) in present
 
 
 def usage_beat(run_id: str, execution: str) -> str:

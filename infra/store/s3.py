@@ -32,6 +32,7 @@ from infra.processes.this_process import COUNTERS
 from infra.settings import check_approved, known_stores
 from infra.store.backend import (
     MAX_READ_BYTES,
+    READERS,
     Leftover,
     NotImplementedThere,
     Overtaken,
@@ -383,6 +384,7 @@ def connect(options: Mapping[str, Any], translated: contextlib.AbstractContextMa
         "connect_timeout": 10,
         "read_timeout": 30,  # as long as a lease waits; one stall of botocore's 60 s would outlast it
         "retries": {"mode": "standard", "max_attempts": 3},
+        "max_pool_connections": READERS,  # of botocore's 10, further threads would wait for one
         **given.pop("config_kwargs", {}),
     }
     try:

@@ -41,7 +41,7 @@ from infra import files, scratch
 from infra.files import hash_chunks, hash_stream
 from infra.settings import on_this_machine
 from infra.store import layout
-from infra.store.backend import MAX_READ_BYTES, Backend
+from infra.store.backend import MAX_READ_BYTES, Backend, several
 from infra.store.records import corrupt
 
 log = logging.getLogger("trainwright")
@@ -422,20 +422,29 @@ def _make(manifest: Manifest, backend: Backend, target: Path) -> None:
 
 def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path | None = None) -> None:
     folder.mkdir()
-    for entry in manifest.files:
-        path = f"{manifest.uri}/{entry.path}"
+
+    def fetch(entry: FileEntry) -> None:
         if entry.bytes > MAX_READ_BYTES and not entry.path.endswith(_MAY_BE_LARGE):
-            raise corrupt(path, "is too large to be read as a whole")
+            raise corrupt(f"{manifest.uri}/{entry.path}", "is too large to be read as a whole")
         (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
         if stored is not None and entry.path.endswith(_LINKED.get(manifest.kind, ())):
             (folder / entry.path).symlink_to(stored / entry.path)
-            continue
-        try:
-            actual = backend.digest(path, folder / entry.path, entry.bytes)
-        except FileNotFoundError as error:
-            raise corrupt(path, "is missing") from error
-        if actual != (entry.bytes, entry.blake3):
-            raise corrupt(path, "does not hold the bytes that were sealed")
+        else:
+            check_file(backend, manifest.uri, entry, folder / entry.path)
+
+    for _ in map(fetch, manifest.files) if stored is not None else several(fetch, manifest.files):
+        pass
+
+
+def check_file(backend: Backend, uri: str, entry: FileEntry, copy: Path | None = None) -> None:
+    """Read a stored file of a sealed directory again, and copy it; CorruptError if it is missing or changed."""
+    path = f"{uri}/{entry.path}"
+    try:
+        actual = backend.digest(path, copy, entry.bytes)
+    except FileNotFoundError as error:
+        raise corrupt(path, "is missing") from error
+    if actual != (entry.bytes, entry.blake3):
+        raise corrupt(path, "does not hold the bytes that were sealed")
 
 
 def _is_whole(folder: Path, manifest: Manifest) -> bool:

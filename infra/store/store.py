@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -34,7 +35,7 @@ from infra.files import hash_stream, new_hasher
 from infra.processes.processes import ProcessId, this_process
 from infra.settings import state_folder
 from infra.store import layout
-from infra.store.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
+from infra.store.backend import READERS, Backend, Leftover, Overtaken, Stored, several, warn_overtaken
 from infra.store.records import (
     SCHEMA,
     EarlierRecords,
@@ -45,7 +46,7 @@ from infra.store.records import (
     read_strictly,
     write_record,
 )
-from infra.store.seal import Manifest, Writer, copy_of, linked, passing_over, read_manifest
+from infra.store.seal import Manifest, Writer, check_file, copy_of, linked, passing_over, read_manifest
 
 T = TypeVar("T")
 
@@ -79,7 +80,6 @@ Leftovers = list[Leftover]
 STORE_SCHEMA = 3
 # Few enough that a small tensor costs little, and many enough that the chunks' digests take no memory to speak of.
 CHUNK_BYTES = 2**20
-READERS = 16
 WRITERS = 8
 U = TypeVar("U")
 # Of several processes that seal at once, one succeeds at each attempt: the windows of a backfill may share one key.
@@ -255,14 +255,9 @@ class Store:
         sealed = {entry.path: entry for entry in manifest.files}
         for name in sorted(present - sealed.keys()):
             raise corrupt(f"{manifest.uri}/{name}", "is extra: it was not there when the directory was sealed")
-        for name, entry in share.items(list(sealed.items())):
-            path = f"{manifest.uri}/{name}"
-            try:
-                actual = self._backend.digest(path, most=entry.bytes)
-            except FileNotFoundError as error:
-                raise corrupt(path, "is missing") from error
-            if actual != (entry.bytes, entry.blake3):
-                raise corrupt(path, "does not hold the bytes that were sealed")
+        entries = share.items(list(sealed.values()))
+        check = partial(check_file, self._backend, manifest.uri)
+        for _ in map(check, entries) if self.is_local or len(entries) < 2 else several(check, entries):
             on_file()
         return manifest
 
@@ -540,8 +535,22 @@ def read_several(store: Store, read: Callable[[T], U], arguments: Sequence[T]) -
     """The results of `read` in order; the first error cancels all reads that have not begun."""
     if store.is_local or len(arguments) < 2:
         return [read(one) for one in arguments]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="several") as pool:
-        return list(pool.map(read, arguments))
+    return list(several(read, arguments))
+
+
+def read_newest(store: Store, read: Callable[[T], U], arguments: Sequence[T]) -> Iterator[U]:
+    """The results of `read` in order, for a caller that may need only the first few: ever more are read at once.
+
+    An error is raised in its place, so never one about what the caller does not come to.
+    """
+    if store.is_local:
+        yield from map(read, arguments)
+        return
+    begun, at_once = 0, 1
+    while begun < len(arguments):
+        yield from several(read, arguments[begun : begun + at_once])
+        begun += at_once
+        at_once = min(2 * at_once, 8 * READERS)
 
 
 def write_several(write: Callable[[T], object], arguments: Sequence[T]) -> None:

@@ -21,6 +21,7 @@ from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.resolved import Resolved
 from infra.store import Store
 from infra.store.seal import pass_over
+from infra.store.store import read_several
 from infra.usage import executions_of
 from tasks.run.resolve import resolved_runs
 
@@ -104,13 +105,21 @@ class Past:
 
 def past_of(store: Store, pipeline: str) -> Past:
     """What the newest runs of a pipeline took."""
-    past = Past()
-    for resolved in itertools.islice(resolved_runs(store, pipeline), MOST_RUNS):
+
+    def executions(resolved: Resolved) -> list[ExecutionUsage] | TrainwrightError:
         try:
-            add(past, resolved, executions_of(store, resolved.run_id)[0])
-        except TrainwrightError as error:  # a damaged record must not keep a plan from being made
-            pass_over(error)
+            return executions_of(store, resolved.run_id)[0]
+        except TrainwrightError as error:
+            return error
+
+    past = Past()
+    runs = list(itertools.islice(resolved_runs(store, pipeline), MOST_RUNS))
+    for resolved, found in zip(runs, read_several(store, executions, runs), strict=True):
+        if isinstance(found, TrainwrightError):  # a damaged record must not keep a plan from being made
+            pass_over(found)
             past.unreadable += 1
+        else:
+            add(past, resolved, found)
     return past
 
 

@@ -46,6 +46,7 @@ from infra.records.handoffs import find_dataset, find_dataset_by_id, is_verified
 from infra.records.receipts import has_ended
 from infra.sources import local_files, resolve_sources
 from infra.store import Manifest, Store, layout
+from infra.store.store import read_newest, read_several
 from infra.usage import DAY_S, PastTrainings, executions_of, expected_loss, interval, node_mtbf, past_trainings
 from infra.weights import ENDING, import_weights
 from tasks.run.spec_check import (
@@ -289,10 +290,18 @@ def find_inputs(store: Store, run_id: str) -> Resolved | None:
 
 def resolved_runs(store: Store, pipeline: str) -> Iterator[Resolved]:
     """A pipeline's resolved runs, the newest first."""
-    for run_id in filter(is_name, reversed(store.list(layout.runs()))):
-        resolved = find_inputs(store, run_id)
+    # Made before the first run of the pipeline has inputs: without it, no run need be read.
+    if not store.exists(layout.pipeline(slug(pipeline))):
+        return
+    newest_first = list(filter(is_name, reversed(store.list(layout.runs()))))
+    for resolved in read_newest(store, partial(find_inputs, store), newest_first):
         if resolved is not None and resolved.spec["name"] == pipeline:
             yield resolved
+
+
+def slug(name: str) -> str:
+    """A pipeline's name in Prefect's artifact keys: `_` and `.` become `-`."""
+    return re.sub(r"[._]", "-", name)
 
 
 def champion(store: Store, spec: PipelineSpec) -> Ref | None:
@@ -742,8 +751,11 @@ def _own_interval(spec: PipelineSpec, past: PastTrainings) -> tuple[float | None
 
 def _past_executions(store: Store) -> list[ExecutionUsage]:
     """The executions of the newest runs, oldest first."""
-    found: list[ExecutionUsage] = []
-    for run_id in [name for name in store.list(layout.runs()) if is_name(name)][-MOST_RUNS:]:
+
+    def readable(run_id: str) -> list[ExecutionUsage]:
         with contextlib.suppress(CorruptError, UsageError):
-            found += executions_of(store, run_id)[0]
-    return found
+            return executions_of(store, run_id)[0]
+        return []
+
+    newest = [name for name in store.list(layout.runs()) if is_name(name)][-MOST_RUNS:]
+    return [execution for executions in read_several(store, readable, newest) for execution in executions]

@@ -6,7 +6,6 @@ names the run that first claimed it: two triggers with one key are one run.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
-from tasks.run.resolve import DEFAULTS, RunOptions, ci_key, find_inputs, read_inputs, resolve
+from tasks.run.resolve import DEFAULTS, RunOptions, ci_key, find_inputs, read_inputs, resolve, slug
 from tasks.run.spec_check import LoadedSpec
 
 if TYPE_CHECKING:
@@ -330,11 +329,6 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
 def artifact_key(run: Run, stage: str) -> str:
     """The Prefect artifact key of a stage: `<pipeline>-<stage>`, where `_` and `.` become `-`."""
     return f"{slug(run.spec.name)}-{stage}"
-
-
-def slug(name: str) -> str:
-    """A pipeline's name in Prefect's artifact keys: `_` and `.` become `-`."""
-    return re.sub(r"[._]", "-", name)
 
 
 def _own_pages(store: Store, name: str) -> None:

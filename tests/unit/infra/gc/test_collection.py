@@ -22,6 +22,7 @@ from infra.garbage import Limits, collect
 from infra.records.handoffs import find_dataset, find_dataset_by_id, put_handoff
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import LeaseKeeper
+from tests.support.counted import away
 from tests.support.damage import overwrite
 from tests.support.files import write_files
 from tests.support.histories import OLD_S, YOUNG_S, History
@@ -56,6 +57,26 @@ def test_a_bucket_is_cleaned_alike_and_uploads_without_an_end_are_aborted(s3_ser
     history.check(stay)
     assert history.there() == {uri for uri in stay if store.stored(uri)}
     assert store.leftovers() == []
+
+
+@pytest.mark.parametrize("runs", [3, 30])
+def test_a_census_reads_each_record_once_and_those_of_several_runs_at_once(runs: int, history: History) -> None:
+    """Of an execution that has ended, the record of its end alone: it holds all of its parts."""
+    code = history.sealed("code", OLD_S)
+    for _ in range(runs):
+        training = history.training(OLD_S, history.sealed("datasets", OLD_S), code)
+        run_id = history.run(OLD_S, code, {"train": training}).removeprefix("runs/")
+        for what in ("began", "stage-0", "gang-0", "ended"):
+            history.store.create_json(layout.usage(run_id, "ended", what), {"where": training})
+        history.store.create_json(layout.usage(run_id, "killed", "began"), {"where": training})
+    store, backend = away(history.store)
+    found = collect(store, by="a test", limits=AT_ONCE, dry_run=True)
+    assert found.to_json() == collect(history.store, by="a test", limits=AT_ONCE, dry_run=True).to_json()
+    # The clock, a listing of all files, one of aliases, and leftovers; the one bundle of code.
+    assert backend.alone == 5
+    # A dataset; a training's pointer, result, two launches and two checkpoints; a trigger; a run's inputs, stage,
+    # report and two executions.
+    assert backend.together == runs * (1 + 6 + 1 + 5)
 
 
 def test_a_run_that_has_lost_its_report_to_a_killed_collection_is_not_unfinished(history: History) -> None:

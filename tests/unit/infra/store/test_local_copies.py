@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from infra import scratch
 from infra.store import Manifest, Store, seal
 from infra.store.backend import Backend
 from infra.store.seal import copy_of
+from tests.support.counted import away
 from tests.support.processes import SLEEP, a_process
 from tests.support.s3 import S3Server
 
@@ -46,6 +48,28 @@ def test_a_copy_is_made_once_and_mended(manifest: Manifest, backend: Backend, tm
     (copy / "a").write_bytes(b"aaab")
     assert laid_out(copy_of(manifest, backend, base)) == {"a": b"aaaa", "sub/b": b"b"}
     assert list(base.iterdir()) == [copy]
+
+
+@pytest.mark.parametrize("shards", [3, 30])
+def test_many_files_are_read_at_once(shards: int, folder_store: Store, tmp_path: Path) -> None:
+    """And the first of two that are missing is named, as if they were read one after the other."""
+    writer = folder_store.writer("datasets/many-0")
+    for number in range(shards):
+        writer.put(f"part/{number:02}", b"%d" % number)
+    ref = writer.seal("dataset", {}, {})
+    store, backend = away(folder_store)
+    copy = store.local(ref, cache=tmp_path / "cache")
+    assert laid_out(copy) == {f"part/{number:02}": b"%d" % number for number in range(shards)}
+    assert (backend.alone, backend.together) == (1, shards)
+    counted: list[bool] = []
+    store.verify(ref, on_file=lambda: counted.append(threading.current_thread() is threading.main_thread()))
+    assert counted == [True] * shards
+    assert (backend.alone, backend.together) == (1 + 2, 2 * shards)
+    for number in (1, 2):
+        folder_store.forget(f"datasets/many-0/part/{number:02}")
+    for read in (store.verify, lambda ref: store.local(ref, cache=tmp_path / "another")):
+        with pytest.raises(CorruptError, match="part/01 is missing"):
+            read(ref)
 
 
 def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Store) -> None:

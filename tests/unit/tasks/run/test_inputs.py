@@ -11,10 +11,11 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Resolved
 from infra.signing.signatures import refuse_unsigned_inputs
-from infra.store import Store, layout
+from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver
 from tasks.run.resolve import find_inputs, read_inputs, resolved_runs
 from tasks.run.run import record_inputs
+from tests.support.counted import away
 from tests.support.raced import Memory
 from tests.support.signed import pair
 
@@ -55,8 +56,25 @@ def test_signed_inputs_of_another_run_are_not_this_runs(
     read: Callable[[Store], object], store: Store, resolved: Resolved
 ) -> None:
     store.create_json(layout.resolved("r2"), resolved.to_json())
+    store.create_json(layout.pipeline("digits"), {"name": "digits"})
     with pytest.raises(CorruptError, match=r"runs/r2/resolved\.json .* these are the inputs of the run 'r1'"):
         read(store)
+
+
+@pytest.mark.parametrize("runs", [3, 30])
+def test_a_pipelines_newest_run_is_found_without_reading_all(runs: int, resolved: Resolved, tmp_path: Path) -> None:
+    folder = open_store(str(tmp_path / "store"))
+    store, backend = away(folder)
+    for number in range(runs):
+        run_id = f"r{number:02}"
+        folder.create_json(layout.resolved(run_id), {**resolved.to_json(), "run_id": run_id})
+    assert list(resolved_runs(store, "digits")) == []
+    assert (backend.alone, backend.together) == (1, 0), "a pipeline without a record has no runs"
+    folder.create_json(layout.pipeline("digits"), {"name": "digits"})
+    assert next(resolved_runs(store, "digits")).run_id == f"r{runs - 1:02}"
+    assert (backend.alone, backend.together) == (3, 1)
+    assert [one.run_id for one in resolved_runs(store, "digits")] == [f"r{n:02}" for n in reversed(range(runs))]
+    assert (backend.alone, backend.together) == (5, 1 + runs)
 
 
 def test_no_mirror_is_told_of_a_run_with_the_inputs_of_another(store: Store, resolved: Resolved) -> None:
