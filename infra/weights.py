@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ _MOST_HEADER = 2**28
 _CHUNK = 2**22
 KIND = "import"
 ENDING = ".safetensors"
+MOST_RANKS = 2**20
 ONE = f"model{ENDING}"
 
 
@@ -114,12 +115,40 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
             raise CorruptError(f"{manifest.uri}/{_INDEX} does not match the tensors in its files.") from error
 
 
-def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
+def part_of_cut(shape: Sequence[int], cut: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    """The part of a tensor that a rank holds, as `index.json` writes a piece; None if the rank holds nothing of it.
+
+    Args:
+        shape: of the whole tensor.
+        cut: `file`, `key`, `dimension`, `parts`: it is cut along a dimension into parts of equal length, of which the
+            last ones may be shorter or missing (as by `torch.chunk`), the i-th in rank i's file.
+    """
+    dimension, size = cut["dimension"], shape[cut["dimension"]]
+    length = -(-size // cut["parts"])
+    start, stop = min(rank * length, size), min((rank + 1) * length, size)
+    if start == stop:
+        return None
+    offset, part = [0] * len(shape), list(shape)
+    offset[dimension], part[dimension] = start, stop - start
+    return {"file": f"{cut['file']}{rank}{ENDING}", "key": cut["key"], "offset": offset, "shape": part}
+
+
+def pieces_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The pieces of a tensor of an index, whether it names them or says how the tensor is cut."""
+    if (cut := entry.get("cut")) is None:
+        return list(entry["pieces"])
+    if not 1 <= cut["parts"] <= MOST_RANKS:
+        raise ValueError("a tensor is cut into more parts than there are ranks")
+    parts = (part_of_cut(entry["shape"], cut, rank) for rank in range(cut["parts"]))
+    return [part for part in parts if part is not None]
+
+
+def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[Mapping[str, Any]]]]:
     """Shape and slices of each of the module's tensors, by name, from a checkpoint's index."""
     tensors = {}
     for full, entry in sorted(value["tensors"].items()):
         slices = [
-            tensor_slice for tensor_slice in entry["pieces"] if str(tensor_slice["file"]).startswith(WEIGHT_FILES)
+            tensor_slice for tensor_slice in pieces_of(entry) if str(tensor_slice["file"]).startswith(WEIGHT_FILES)
         ]
         if full.startswith(_STATE_DICT) and slices:
             tensors[plain_name(full.removeprefix(_STATE_DICT))] = (list(entry["shape"]), slices)
@@ -161,7 +190,7 @@ def _norm(tensor: NDArray[Any] | None) -> float | None:
     return math.sqrt(total) if math.isfinite(total) else None
 
 
-def _whole(shape: tuple[int, ...], slices: list[dict[str, Any]], parts: list[NDArray[Any]]) -> NDArray[Any]:
+def _whole(shape: tuple[int, ...], slices: list[Mapping[str, Any]], parts: list[NDArray[Any]]) -> NDArray[Any]:
     """A tensor put together from its slices."""
     if len(parts) == 1 and parts[0].shape == shape:
         return parts[0]

@@ -37,7 +37,7 @@ from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.handoffs import WEIGHT_FILES, plain_name
 from infra.store.store import CHUNK_BYTES, WHOLE, Share, sealed_file
-from infra.weights import tensor_entries
+from infra.weights import ENDING, MOST_RANKS, part_of_cut, tensor_entries
 
 TAG = "$"
 # Kinds of arrays that no tensor holds: text, bytes, times and Python's objects, each of which needs a form of its own.
@@ -67,6 +67,10 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 INDEX = "index.json"
+# A tensor of more parts says how it is cut; one of fewer names them, as it did before there were cuts.
+MOST_PIECES = 64
+# A process may open a thousand files; a tensor of many ranks lies in more.
+MOST_OPEN = 256
 STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
@@ -277,13 +281,44 @@ class TensorSlice(Record):
     shape: tuple[int, ...]
 
 
+class Cut(Record):
+    """How a tensor lies on many ranks, in place of a slice for each (see `infra.weights.part_of_cut`).
+
+    Attributes:
+        file: what stands before the rank's number in the names of the files.
+        parts: number of ranks.
+    """
+
+    file: str
+    key: str
+    dimension: int
+    parts: int
+
+
 class Entry(Record):
-    """A tensor: global shape, dtype as torch names it, and slices. `sharded`: ranks held parts of it."""
+    """A tensor: global shape, dtype as torch names it, slices or how it is cut. `sharded`: ranks held parts of it."""
 
     shape: tuple[int, ...]
     dtype: str
     sharded: bool = False
-    slices: list[TensorSlice] = Field(alias="pieces")
+    slices: list[TensorSlice] = Field(default=[], alias="pieces")
+    cut: Cut | None = Field(default=None, exclude_if=lambda cut: cut is None)
+
+    @property
+    def made_of(self) -> object:
+        """What tied weights have in common."""
+        return (self.cut, self.shape) if self.cut is not None else tuple(self.slices)
+
+    def slices_in(self, offset: Sequence[int], shape: Sequence[int]) -> Iterator[TensorSlice]:
+        """The slices that may have values of the box that begins at `offset` and has `shape`."""
+        if self.cut is None:
+            yield from self.slices
+            return
+        start, length = offset[self.cut.dimension], shape[self.cut.dimension]
+        part = -(-self.shape[self.cut.dimension] // self.cut.parts) or 1
+        for rank in range(start // part, -(-(start + length) // part)):
+            if (piece := part_of_cut(self.shape, self.cut.model_dump(), rank)) is not None:
+                yield TensorSlice.model_validate(piece)
 
 
 class Index(HandOff):
@@ -395,7 +430,7 @@ class TensorReader(AbstractContextManager["TensorReader"]):
         self.folder = folder
         self.index = index or read_index(folder)
         self._files: dict[str, TensorFile] = {}
-        self._times = Counter(tuple(entry.slices) for entry in self.index.tensors.values())
+        self._times = Counter(entry.made_of for entry in self.index.tensors.values())
         self._tied: dict[Any, torch.Tensor] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -429,12 +464,12 @@ class TensorReader(AbstractContextManager["TensorReader"]):
         Tied weights are read once, into the same memory.
         """
         entry = self.entry(name)
-        made_of = tuple(entry.slices)
+        made_of = entry.made_of
         part_of = (made_of, entry.dtype, tuple(offset), tuple(shape))
         if part_of in self._tied:
             return self._tied[part_of]
         found = []
-        for tensor_slice in entry.slices:
+        for tensor_slice in entry.slices_in(offset, shape):
             starts = [max(a, b) for a, b in zip(offset, tensor_slice.offset, strict=True)]
             ends = [
                 min(a + n, b + m)
@@ -461,6 +496,8 @@ class TensorReader(AbstractContextManager["TensorReader"]):
     def _read_slice(self, name: str, entry: Entry, tensor_slice: TensorSlice, box: tuple[slice, ...]) -> torch.Tensor:
         try:
             if tensor_slice.file not in self._files:
+                if len(self._files) >= MOST_OPEN:
+                    self._files.pop(next(iter(self._files))).close()
                 self._files[tensor_slice.file] = TensorFile(self.folder / tensor_slice.file)
             file = self._files[tensor_slice.file]
             dtype, shape = file.kind(tensor_slice.key)
@@ -531,16 +568,34 @@ def find_fault(tensors: Mapping[str, Entry]) -> str:
 
     Tied weights have all their slices in common. Other tensors share none: a few bytes could claim to be any number.
     """
-    made_of: dict[tuple[str, str], list[TensorSlice]] = {}
+    made_of: dict[tuple[str, str], object] = {}
+    cuts: set[tuple[str, str]] = set()
     for name, entry in tensors.items():
-        fault = _fault_of(entry)
-        for tensor_slice in [] if fault else entry.slices:
-            slices = made_of.setdefault((tensor_slice.file, tensor_slice.key), entry.slices)
-            if slices is not entry.slices and slices != entry.slices:
+        fault = _fault_of(entry) if entry.cut is None else _fault_of_cut(entry, entry.cut)
+        if not fault and entry.cut is not None:
+            cuts.add((entry.cut.file, entry.cut.key))
+        places = [(one.file, one.key) for one in ([entry.cut] if entry.cut is not None else entry.slices)]
+        for place in [] if fault else places:
+            if made_of.setdefault(place, entry.made_of) != entry.made_of:
                 fault = "has a piece of another tensor"
         if fault:
             return f"tensor {name} {fault}"
+    for file, key in made_of if cuts else ():
+        if (_FILE.sub(r"\1", file), key) in cuts and (file, key) not in cuts:
+            return f"tensor {key} in {file} is a part of another tensor"
     return ""
+
+
+def _fault_of_cut(entry: Entry, cut: Cut) -> str:
+    if entry.dtype not in STORABLE:
+        return f"has the unknown dtype {entry.dtype}"
+    if len(entry.shape) > _MAX_DIMENSIONS or any(not 0 <= size <= _MAX_SIZE for size in entry.shape):
+        return "has a size that no tensor has"
+    if not _FILE.fullmatch(f"{cut.file}0{ENDING}"):
+        return f"lies in {cut.file!r}, which are not files of a checkpoint"
+    if not 0 <= cut.dimension < len(entry.shape) or not 1 <= cut.parts <= MOST_RANKS:
+        return "is cut as no tensor is"
+    return "" if entry.slices == [] else "has pieces, and is cut"
 
 
 def _fault_of(entry: Entry) -> str:

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from data_contracts.canonical import canonical, digest
@@ -41,6 +41,7 @@ from infra.records.handoffs import WEIGHT_FILES
 from infra.store import Store, Writer
 from infra.store.lease import patiently
 from infra.store.seal import write_manifest
+from infra.weights import ENDING, part_of_cut
 from training.checkpoint import files
 from training.checkpoint.files import (
     DTYPES,
@@ -49,6 +50,7 @@ from training.checkpoint.files import (
     STATE,
     UNREADABLE,
     WEIGHTS,
+    Cut,
     Entry,
     Index,
     TensorReader,
@@ -164,12 +166,13 @@ class Capture:
         local, offset, keeps = _part(value, self.rank)
         slices = []
         if (keeps or whole) and local.numel():
-            # Weights have a file and names of their own, so that any reader of safetensors finds them.
-            kind = WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else "state-"
-            file, key = f"{kind}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
+            file, key = f"{_file_kind(name)}{self.rank}{ENDING}", _key(name)
             slices = [TensorSlice(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
         dtype = str(value.dtype).removeprefix("torch.")
-        self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, slices=slices)
+        entry = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, slices=slices)
+        if isinstance(value, DTensor):
+            entry = as_cut(entry, value, _file_kind(name), slices[0].key if slices else _key(name))
+        self.entries[name] = entry
 
     def _keep(self, file: str, key: str, local: torch.Tensor) -> str:
         # Tied parameters share one storage: it is stored once and found under both names.
@@ -213,6 +216,49 @@ def capture(
     return taken
 
 
+def _file_kind(name: str) -> str:
+    """What stands before the rank in the name of the file with a tensor."""
+    # Weights have files and names of their own, so that any reader of safetensors finds them.
+    return WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else "state-"
+
+
+def _key(name: str) -> str:
+    return name.removeprefix(f"{WEIGHTS}/")
+
+
+def as_cut(entry: Entry, value: DTensor, file: str, key: str) -> Entry:
+    """The entry without slices, if the ranks hold a tensor in more than MOST_PIECES equal parts, in their order.
+
+    Each of many ranks then knows the same of the whole tensor, and nothing of the others need be gathered.
+
+    Args:
+        entry: with what this rank holds.
+    """
+    # Not a subclass, which may cut in another order.
+    sharded = [at for at, placement in enumerate(value.placements) if type(placement) is Shard]
+    others = all(type(placement) in (Shard, Replicate) for placement in value.placements)
+    mesh = value.device_mesh.mesh
+    if len(sharded) != 1 or not others or mesh.shape[sharded[0]] <= files.MOST_PIECES:
+        return entry
+    (at,) = sharded
+    first = mesh.movedim(at, -1).reshape(-1, mesh.shape[at])[0]
+    placement = value.placements[at]
+    assert isinstance(placement, Shard)
+    cut = Cut(file=file, key=key, dimension=placement.dim, parts=len(first))
+    coordinate = value.device_mesh.get_coordinate()
+    assert coordinate is not None, "a rank outside of a tensor's mesh cannot capture it"
+    wanted = part_of_cut(entry.shape, cut.model_dump(), coordinate[at])
+    is_whole = first.tolist() == list(range(len(first)))
+    held = None if not entry.slices else entry.slices[0]
+    is_right = not entry.slices or (wanted is not None and held == TensorSlice.model_validate(wanted))
+    return entry.model_copy(update={"slices": [], "cut": cut}) if is_whole and is_right else entry
+
+
+def is_of_rank(name: str, entry: Entry) -> bool:
+    """Whether ranks hold different things under the name of a tensor: parts of it, or their own."""
+    return entry.sharded or name.startswith(f"{OWN}/")
+
+
 def merge(parts: list[dict[str, Entry]]) -> Index:
     """The index of the whole checkpoint from the entries of all ranks, in order of rank.
 
@@ -224,16 +270,20 @@ def merge(parts: list[dict[str, Entry]]) -> Index:
         for name, entry in part.items():
             # Of a tensor that all ranks hold whole, rank 0's entry counts, because rank 0 writes the state. Another
             # rank may have logged a value that rank 0 did not.
-            if entry.sharded or name.startswith(f"{OWN}/"):
+            if entry.cut is None and is_of_rank(name, entry):
                 known = tensors.get(name, entry.model_copy(update={"slices": []}))
                 tensors[name] = known.model_copy(update={"slices": [*known.slices, *entry.slices]})
     fault = find_fault(tensors)
     if fault:
-        raise UsageError(
-            f"The state of the ranks does not make one checkpoint: {fault}.",
-            remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
-        )
+        raise _no_checkpoint(fault)
     return Index(tensors=dict(sorted(tensors.items())))
+
+
+def _no_checkpoint(fault: str) -> UsageError:
+    return UsageError(
+        f"The state of the ranks does not make one checkpoint: {fault}.",
+        remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
+    )
 
 
 def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...], bool]:
@@ -375,9 +425,18 @@ def _put(writer: Writer, taken: Capture, place: CheckpointTarget) -> dict[str, o
     # File by file: a file that is already stored is not written again.
     entries = [_patiently(partial(put, name), place) for name in sorted(taken.files)]
     entries.append(_patiently(partial(writer.put, _rank_file(taken.rank), dumps(taken.own)), place))
+    # What all ranks must say alike of tensors that are cut.
+    cuts = {name: entry.to_json() for name, entry in sorted(taken.entries.items()) if entry.cut is not None}
+    alike = digest([(name, {**entry, "cut": {**entry["cut"], "key": ""}}) for name, entry in cuts.items()])
     return {
         "files": [entry.to_json() for entry in entries],
-        "tensors": {name: entry.to_json() for name, entry in taken.entries.items()},
+        # Of the others rank 0 has what counts, and the longest message takes its room for every rank, on every rank.
+        "tensors": {
+            name: entry.to_json()
+            for name, entry in taken.entries.items()
+            if taken.rank and entry.cut is None and is_of_rank(name, entry)
+        },
+        "cuts": alike,
     }
 
 
@@ -399,7 +458,10 @@ def _seal(
     place: CheckpointTarget,
     history: list[dict[str, float]],
 ) -> dict[str, Any]:
-    index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
+    if any(part["cuts"] != parts[0]["cuts"] for part in parts):
+        raise _no_checkpoint("they hold sharded tensors that differ")
+    others = [{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts[1:]]
+    index = merge([taken.entries, *others])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
     encoded_index, state = canonical(index.to_json()), dumps(taken.state)
     for name, size in ((INDEX, len(encoded_index)), (STATE, len(state))):

@@ -16,7 +16,8 @@ from torch import nn
 
 from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store
-from training.checkpoint import UnsupportedState, load_module_weights, read_tensors
+from tests.support.refusals import refusal
+from training.checkpoint import UnsupportedState, files, load_module_weights, read_tensors
 from training.checkpoint.files import DTYPES, INDEX, Entry, TensorReader, TensorSlice, file_chunks, read_state
 from training.checkpoint.saver import (
     Capture,
@@ -214,10 +215,24 @@ def sharded(folder: Path, whole: torch.Tensor, parts: int) -> None:
     (folder / INDEX).write_text(json.dumps(merge(captures).to_json()))
 
 
+def cut(folder: Path, whole: torch.Tensor, parts: int) -> dict[str, Any]:
+    """The same, with an index that says how the tensor is cut."""
+    sharded(folder, whole, parts)
+    index = json.loads((folder / INDEX).read_text())
+    how = {"file": "weights-", "key": "w", "dimension": 0, "parts": parts}
+    index["tensors"]["state_dict/w"] |= {"pieces": [], "cut": how}
+    (folder / INDEX).write_text(json.dumps(index))
+    return index
+
+
+@pytest.mark.parametrize("write", [sharded, cut])
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
-def test_a_sharded_tensor_is_read_whole_and_in_any_part(parts: int, tmp_path: Path) -> None:
+def test_a_sharded_tensor_is_read_whole_and_in_any_part(
+    parts: int, write: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_OPEN", 2)
     whole = torch.arange(20.0).reshape(5, 4)
-    sharded(tmp_path, whole, parts)
+    write(tmp_path, whole, parts)
     with TensorReader(tmp_path) as reader:
         assert torch.equal(reader.read("state_dict/w"), whole)
         for start in range(5):
@@ -234,6 +249,44 @@ def lie(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def piece_with(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
     pieces = index["tensors"]["state_dict/w"]["pieces"]
     return lie(index, pieces=[{**pieces[0], **changes}, *pieces[1:]])
+
+
+CUT_LIES: list[tuple[dict[str, Any], str]] = [
+    ({"file": "../weights-"}, "which are not files of a checkpoint"),
+    ({"file": "index"}, "which are not files of a checkpoint"),
+    ({"dimension": 2}, "is cut as no tensor is"),
+    ({"dimension": -1}, "is cut as no tensor is"),
+    ({"parts": 0}, "is cut as no tensor is"),
+    ({"parts": 2**40}, "is cut as no tensor is"),
+    ({"parts": 2}, "but the index says"),
+    ({"dimension": 1}, "but the index says"),
+    ({"key": "v"}, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), CUT_LIES)
+def test_a_cut_that_is_not_the_files_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    index = cut(tmp_path, torch.arange(20.0).reshape(5, 4), 3)
+    index["tensors"]["state_dict/w"]["cut"] |= changes
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert said in refusal(CorruptError, lambda: dict(read_tensors(tmp_path)))
+
+
+PIECE = {"file": "weights-0.safetensors", "key": "w", "offset": [0, 0], "shape": [2, 4]}
+CUT = {"file": "weights-", "key": "w", "dimension": 0, "parts": 3}
+SECOND: list[tuple[dict[str, Any], str]] = [
+    ({"shape": [2, 4], "pieces": [PIECE]}, "w in weights-0.safetensors is a part of another tensor"),
+    ({"shape": [6, 4], "pieces": [], "cut": CUT}, "has a piece of another tensor"),
+    ({"shape": [5, 4], "pieces": [PIECE], "cut": CUT}, "has pieces, and is cut"),
+]
+
+
+@pytest.mark.parametrize(("second", "said"), SECOND)
+def test_a_second_tensor_claims_no_bytes_of_a_cut_one(second: dict[str, Any], said: str, tmp_path: Path) -> None:
+    index = cut(tmp_path, torch.arange(20.0).reshape(5, 4), 3)
+    index["tensors"]["state_dict/x"] = {"dtype": "float32", "sharded": True, **second}
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert said in refusal(CorruptError, lambda: dict(read_tensors(tmp_path)))
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
