@@ -16,7 +16,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # The quickest, two seconds of processor time each; they run by default.
-SAMPLE = {"contamination.py", "interval.py"}
+SAMPLE = {"contamination.py", "effective.py", "index.py", "interval.py"}
 NEEDS = {
     "load.py": [pytest.mark.apt("postgresql")],
     "soak.py": [pytest.mark.root, pytest.mark.apt("iproute2")],

@@ -21,7 +21,7 @@ from data_contracts.errors import (
     UsageError,
     UserCodeError,
 )
-from data_contracts.quoting import describe
+from data_contracts.quoting import describe, text_of
 from training import lightning_adapter
 from training.fit.launch_context import Context
 from training.fit.reports import Reports
@@ -30,6 +30,12 @@ from training.user.imports import is_theirs, raised_in_project, user_traceback
 # What is said where memory is asked for without torch's allocator: by the driver, by cuBLAS and by NCCL.
 _NO_MEMORY = re.compile(
     r"can't allocate memory|CUDA error: out of memory|Cuda failure[^\n]*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
+# What CUDA says of a device that is broken, whatever the program does. An illegal access or a failed launch may be the
+# fault of either, and is the program's more often.
+_BROKEN_DEVICE = re.compile(
+    r"uncorrectable (ECC|NVLink) error|(hardware stack|or a hardware) error"
+    r"|CUDA-capable device\(s\) is/are busy or unavailable"
 )
 # What gloo and NCCL say when a peer has died, and when it does not answer. gloo raises plain RuntimeErrors for both.
 _PEER_GONE = re.compile(
@@ -93,6 +99,13 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
     transport = _transport(error, timeout_s)
     if transport is not None:
         return transport
+    # So does a broken device, at whatever line its work is waited for.
+    if _BROKEN_DEVICE.search(text_of(error)):
+        return NodeLost(
+            f"A device of this machine is broken: {describe(error, project)}.",
+            remedy="Look at the machine (`nvidia-smi -q`); `trainwright drain NODE` keeps it from trainings.",
+            user_traceback=user_traceback(error, project),
+        )
     if raised_in_project(error, project):
         return UserCodeError(
             f"The user's code raised {describe(error, project)}.", user_traceback=user_traceback(error, project)

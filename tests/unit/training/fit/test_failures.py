@@ -27,6 +27,7 @@ def interrupted_through_lightning() -> BaseException:
 LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 SILENT = "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:86] Timed out waiting 60000ms for recv operation"
 
+ECC = "CUDA error: uncorrectable ECC error encountered"
 CASES: dict[str, tuple[BaseException, str, int]] = {
     "ours": (UsageError("as it was."), "usage", 2),
     "a lost peer": (RuntimeError(LOST), "node_lost", 5),
@@ -55,6 +56,16 @@ CASES: dict[str, tuple[BaseException, str, int]] = {
         "user_code",
         8,
     ),
+    "broken memory of a device": (
+        torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nSearch for it"),
+        "node_lost",
+        5,
+    ),
+    "a broken link of devices": (
+        RuntimeError("CUDA error: uncorrectable NVLink error detected during the execution"),
+        "node_lost",
+        5,
+    ),
     "a misuse of Lightning": (MisconfigurationException("no training_step"), "usage", 2),
     "the process ended": (SystemExit(0), "user_code", 8),
     "Ctrl-C": (KeyboardInterrupt(), "cancelled", 130),
@@ -70,7 +81,7 @@ def test_an_exception_has_a_cause(error: BaseException, cause: str, exit_code: i
     assert found.message.endswith(".")
 
 
-@pytest.mark.parametrize(("text", "cause"), [("too much", "user_code"), (LOST, "node_lost")])
+@pytest.mark.parametrize(("text", "cause"), [("too much", "user_code"), (LOST, "node_lost"), (ECC, "node_lost")])
 def test_what_passes_through_the_users_frames_is_theirs_unless_a_peer_was_lost(text: str, cause: str) -> None:
     def their_step() -> None:
         raise RuntimeError(text)
@@ -79,7 +90,7 @@ def test_what_passes_through_the_users_frames_is_theirs_unless_a_peer_was_lost(t
         their_step()
     found: TrainwrightError = classify(caught.value, HERE, timeout_s=60)
     assert found.cause == cause
-    assert ("their_step" in found.user_traceback) == (cause == "user_code")
+    assert ("their_step" in found.user_traceback) == (text != LOST)
 
 
 def test_what_a_collective_of_lightnings_refuses_is_raised_by_torch(tmp_path: Path) -> None:
