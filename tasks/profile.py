@@ -326,7 +326,7 @@ def refuse_elsewhere(train: TrainSpec) -> None:
     """UsageError for a training on a work pool: a profile's steps run here."""
     if train.pool is not None:
         raise UsageError(
-            f"train.pool: a profile runs on this machine, but the training runs on the work pool {train.pool}.",
+            f"train.launcher: a profile runs on this machine, but the training runs elsewhere ({train.launcher}).",
             remedy="Leave --profile out, or profile on a node: --set train.pool=null --set train.launcher=local.",
         )
 

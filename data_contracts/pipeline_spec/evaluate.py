@@ -18,7 +18,7 @@ from data_contracts.pipeline_spec.data import Sources
 Bound = int | float | str
 Value = bool | int | float | str
 # What does not decide the scores: where the work is done, and how they are compared.
-_UNSCORED = {"launcher", "pool", "nodes", "devices", "strategy", "unit", "slices"}
+_UNSCORED = {"launcher", "pool", "queue", "job_variables", "nodes", "devices", "strategy", "unit", "slices"}
 
 
 class SliceSpec(Section):

@@ -105,6 +105,11 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     """UsageError if the nodes run on a work pool whose owner has not agreed to game days."""
     if spec.train.pool is None:
         return
+    if spec.train.launcher != "work-pool":
+        raise UsageError(
+            f"train.launcher: a game day runs on a work pool or on this machine, not by {spec.train.launcher}.",
+            remedy="Add --set train.launcher=local --set train.pool=null.",
+        )
     connect("cli")
     refuse_without_consent(spec.train.pool)
 

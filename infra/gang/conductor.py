@@ -54,7 +54,7 @@ from infra.gang.hub import Ended, Hub, News
 from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forged_result, why_from
 from infra.gang.members import SLOW_S, Activity, Members, Node, OnMessage, Progress, RankReports
 from infra.gang.membership import Launcher, Membership
-from infra.gang.node import LOCAL, SlotReservation
+from infra.gang.node import LOCAL, LocalLauncher
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.recovery import (
     UNLIMITED,
@@ -98,8 +98,7 @@ class GangRequest:
         retry: how often each cause of failure is retried.
         rollcall_timeout_s: seconds within which the nodes of a generation must join.
         on_usage: called with what a generation's nodes used, once they are released.
-        launcher: starts the nodes.
-        slots: admits all nodes of a generation, or none; held until the end. None: there are always enough.
+        launcher: starts the nodes, all of a generation once its slots admit them.
         budget_guard: what the nodes may use; a gang that may use no more ends with a checkpoint.
         secret: of the machines that may conduct the training, see `infra.gang.rank_files`; None: of this machine alone.
     """
@@ -109,14 +108,13 @@ class GangRequest:
     rollcall_timeout_s: float
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     launcher: Launcher = LOCAL
-    slots: SlotReservation | None = None
     budget_guard: BudgetGuard = UNLIMITED
     secret: bytes | None = field(default=None, repr=False)
 
     @property
     def is_local(self) -> bool:
         """Whether the nodes are processes on this machine."""
-        return self.launcher is LOCAL
+        return isinstance(self.launcher, LocalLauncher)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,14 +213,15 @@ def keeping_lease(
         yield keeper
     finally:
         with uninterrupted():
-            if request.slots is not None:
-                request.slots.give_back()
+            if request.launcher.slots is not None:
+                request.launcher.slots.give_back()
             keeper.stop()
 
 
 def admit(request: GangRequest, nodes: int, keeper: LeaseKeeper, on_wait: Callable[[str], None]) -> None:
     """Wait until all nodes are admitted; slots still held from the previous generation count."""
-    while request.slots is not None and (waits := request.slots.take(nodes)) is not None:
+    slots = request.launcher.slots
+    while slots is not None and (waits := slots.take(nodes)) is not None:
         stopping.check()
         keeper.check()
         on_wait(waits)
@@ -395,7 +394,7 @@ class _Conductor:
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
         # A time limit shorter than a start would be tried again for ever.
-        if error.details.get("planned") and generation is not None and generation.reports.checkpoint_step < 0:
+        if error.details.get("planned") and generation is not None and not generation.has_progressed:
             del error.details["planned"]
         try:
             raise_why_over(self.request.budget_guard, error)
@@ -500,6 +499,12 @@ class Generation:
         return sum((node.released or now) - node.started for node in self.members.nodes)
 
     @property
+    def has_progressed(self) -> bool:
+        """Whether a checkpoint beyond the one that it began with is committed."""
+        begin = self.launch.resume or self.launch.begin
+        return self.reports.checkpoint_step > (-1 if begin is None else begin.step)
+
+    @property
     def nodes(self) -> dict[int, str]:
         """Hosts of the nodes that train or will train, by number."""
         return {number: node.host for number, node in self.members.active().items()}
@@ -557,22 +562,26 @@ class Generation:
             stopping.check()
             self._check()
             self._reach(self._start_and_hear)
+            if self.membership.waits():
+                began = time.monotonic()
+                for node in self.members.nodes:
+                    node.started = began
             coming = sum(not node.over for node in self.members.nodes) + len(self.members.unstarted())
             if coming < self.launch.least_nodes:
                 raise self.members.cause()
-            fits = self.members.fitting(len(self.members.joined()))
+            fits = self.members.fitting(joined := len(self.members.joined()))
             enough = (enough or time.monotonic()) if fits else None
             is_waited = enough is not None and time.monotonic() >= min(enough + brief_s, began + timeout_s)
-            if is_waited or len(self.members.joined()) == self.launch.nodes:
+            if is_waited or (fits and joined == coming) or joined == self.launch.nodes:
                 break
             if time.monotonic() > began + timeout_s:
                 if self._outage.error is not None:
                     raise self._outage.error
                 raise self.members.incomplete(timeout_s)
             self._sleep()
-        joined = [node.joined for node in self.members.fix().values() if node.joined is not None]
+        came = [node.joined for node in self.members.fix().values() if node.joined is not None]
         path = layout.rollcall(self.training, self.number)
-        meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined)
+        meeting = Meeting(address=came[0].address, port=came[0].port, nodes=came)
         record = self._codes.coded(path, meeting.to_json())
         while not self._reach(lambda: self.store.create_once(path, record)):
             self._sleep()
@@ -631,7 +640,7 @@ class Generation:
             self._sleep()
 
     def _cut_links(self) -> list[str]:
-        return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
+        return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.beat_s))
 
     def _hear(self) -> None:
         """Take in what the nodes have said since, and commit the checkpoints that they report."""
@@ -716,7 +725,8 @@ class Generation:
             work()
 
         reached = self._outage.tolerate(reach)
-        self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
+        waits = self.membership.waits() if reached or self._outage.error is None else self._outage.error.message
+        self._say(sentence=f"waiting: {waits}" if waits else "")
         if not reached:
             # Ranks wait for the store as the conductor does.
             self.reports.liveness.paused()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from data_contracts.messages.gang import CancelMarker, Launch, NodeExit, Place
@@ -45,6 +46,10 @@ class Membership(abc.ABC):
     def end(self, nodes: Collection[int]) -> None:
         """End nodes with all their descendants; return when none is left, or when one outlives being killed."""
 
+    def waits(self) -> str:
+        """What the nodes wait for before any of them is started, as in the queue of a cluster; "" if for nothing."""
+        return ""
+
     def runs_here(self, node: int) -> bool:
         """Whether it is a running process of this machine: then its silence may only say that the machine is busy."""
         return False
@@ -77,12 +82,52 @@ class Membership(abc.ABC):
         return node in self.hub.left or node in self._reported
 
 
+class SlotReservation(Protocol):
+    """Admits nodes: all of them, or none."""
+
+    def take(self, nodes: int) -> str | None:
+        """Ask for slots for `nodes` in all, including those held already.
+
+        Returns None once it is held, else the reason to wait. Does not wait itself; raises one of our errors if waiting
+        could never end.
+        """
+
+    def give_back(self) -> None:
+        """Give all slots back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a gang's nodes run, in the words of the spec; each launcher says what it makes of them.
+
+    Attributes:
+        section: of the spec.
+        devices: of a node; needs_gpus: whether they are GPUs.
+        labels: of the nodes' runs or jobs; tags: Prefect tags of the runs.
+        timeout_s: within which something must come that runs nodes.
+    """
+
+    section: str
+    pool: str
+    queue: str | None = None
+    job_variables: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    devices: int = 1
+    needs_gpus: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    timeout_s: float = 120.0
+
+
 class Launcher(Protocol):
     """What starts the nodes of a training's generations."""
 
     @property
     def address(self) -> str:
         """At which the nodes reach this process."""
+
+    @property
+    def slots(self) -> SlotReservation | None:
+        """What admits the nodes of a generation, until the end; None: there are always enough."""
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> Membership:
         """The nodes of a generation, of which none is started yet."""

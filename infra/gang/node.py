@@ -9,14 +9,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from data_contracts.messages.gang import Launch
 from infra import scratch
 from infra.child import log_tail
 from infra.gang.hub import Ended, Hub
-from infra.gang.membership import Membership
+from infra.gang.membership import Membership, SlotReservation
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.gang.supervisor import TAKEN
 from infra.processes.child_main import PARENT
@@ -26,24 +26,12 @@ from infra.store import Store
 LOOPBACK = "127.0.0.1"
 
 
-class SlotReservation(Protocol):
-    """Admits nodes: all of them, or none."""
-
-    def take(self, nodes: int) -> str | None:
-        """Ask for slots for `nodes` in all, including those held already.
-
-        Returns None once it is held, else the reason to wait. Does not wait itself; raises one of our errors if waiting
-        could never end.
-        """
-
-    def give_back(self) -> None:
-        """Give all slots back."""
-
-
+@dataclass(frozen=True)
 class LocalLauncher:
     """Starts nodes as processes of this machine."""
 
-    address = LOOPBACK
+    slots: SlotReservation | None = None
+    address: str = LOOPBACK
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> LocalNodes:
         """The nodes of a generation."""

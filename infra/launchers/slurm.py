@@ -21,9 +21,8 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from types import FrameType
 
+from data_contracts.canonical import digest
 from data_contracts.errors import (
     Cancelled,
     NodeLost,
@@ -39,7 +38,7 @@ from infra import scratch, stopping
 from infra.child import log_tail
 from infra.gang import supervisor
 from infra.gang.hub import Ended, Hub, News
-from infra.gang.membership import Membership
+from infra.gang.membership import Membership, Placement, SlotReservation
 from infra.gang.node import own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.processes.environment import for_user_code
@@ -65,6 +64,8 @@ CAUSES: Mapping[str, type[TrainwrightError]] = {
     "REVOKED": Cancelled,
 }
 OVER = frozenset(("COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", *CAUSES))
+# Another job has the machines, until it is over.
+SUSPENDED = frozenset(("SUSPENDED", "STOPPED"))
 WAITING = frozenset(("", "PENDING", "CONFIGURING"))
 _OPTION = re.compile(r"[a-z][a-z-]{1,40}")
 # What the launcher decides itself.
@@ -75,53 +76,53 @@ _OURS = frozenset(
 log = logging.getLogger("trainwright")
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Where in Slurm a gang's nodes run.
+class SlurmLauncher:
+    """Queues a job for each generation of a training, in a partition; a `queue` is a quality of service.
 
-    Attributes:
-        section: of the spec.
-        name: of the partition; queue: the quality of service; "": the user's default.
-        comment: of the job, such as the spec's tags.
-        options: more of `sbatch`'s long options, by name.
+    Raises: UsageError if there is no Slurm here, or a job variable is no option of `sbatch` that a spec can set.
     """
 
-    section: str
-    name: str
-    queue: str = ""
-    comment: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    slots: SlotReservation | None = None  # the partition's queue admits
 
-    def __post_init__(self) -> None:
-        """UsageError for an option that is none, or that is not the user's to set."""
-        for name, value in self.options.items():
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        for name, value in placement.job_variables.items():
             if not _OPTION.fullmatch(name) or name in _OURS or not str(value).isprintable():
                 raise UsageError(
-                    f"{self.section}.job_variables.{name}: is not an option of sbatch that can be set here.",
-                    remedy="Use long names without dashes, such as account, time or gres.",
+                    f"{placement.section}.job_variables.{name}: is not an option of sbatch that can be set here.",
+                    remedy="Use long names without the dashes before them, such as account, time or gres.",
                 )
-
-
-class SlurmLauncher:
-    """Queues a job for each generation of a training."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
         hosts = re.findall(r"^SlurmctldHost\S*\s*=\s*(\S+?)(?:\((\S+)\))?$", slurm("scontrol", "show", "config"), re.M)
         self.address = own_address([f"slurm://{address or name}:6817" for name, address in hosts])
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> SlurmNodes:
         """The nodes of a generation."""
-        return SlurmNodes(store, launch, hub, self.partition)
+        return SlurmNodes(store, launch, hub, self.options(launch.least_nodes, launch.nodes))
+
+    def options(self, least: int, most: int) -> dict[str, str]:
+        """`sbatch`'s options for a job of `least` to `most` nodes, whatever the generation."""
+        placement = self.placement
+        # With a number of tasks, Slurm gives no more machines than those tasks need.
+        options = {"partition": placement.pool, "nodes": f"{least}-{most}"}
+        if placement.queue:
+            options["qos"] = placement.queue
+        if placement.labels:
+            options["comment"] = ",".join(f"{name}={value}" for name, value in sorted(placement.labels.items()))
+        given = {name: str(value) for name, value in placement.job_variables.items()}
+        if placement.needs_gpus and not any(name.startswith(("gres", "gpus")) for name in given):
+            has_gpus = "gpu" in slurm("sinfo", "--noheader", f"--partition={placement.pool}", "--format=%G")
+            options |= {"gpus-per-node": str(placement.devices)} if has_gpus else {}
+        return {**options, **given}
 
 
 class SlurmNodes(Membership):
     """The nodes of a generation as the tasks of a job, in the order of their numbers."""
 
-    def __init__(self, store: Store, launch: Launch, hub: Hub, partition: Partition) -> None:
+    def __init__(self, store: Store, launch: Launch, hub: Hub, options: Mapping[str, str]) -> None:
         super().__init__(store, launch, hub)
-        self.job, self._state, self._reason, self._nodes = "", "", "", 0
-        self._partition, self._printed = partition, state_folder() / "slurm"
+        self.job, self._state, self._reason = "", "", ""
+        self._given: int | None = None  # machines of the job, once Slurm has said it
+        self._options, self._printed = options, state_folder() / "slurm"
         self._stopped = threading.Event()
         self._held: list[News] = []
 
@@ -131,24 +132,30 @@ class SlurmNodes(Membership):
             return
         self._printed.mkdir(mode=0o700, exist_ok=True)
         with uninterrupted():  # a signal in between would leave a job that nobody knows
-            self.job = slurm(*self.command(), text=self.script(), environ=self._environ()).strip()
-        self._nodes = len(nodes)
+            # A job whose number did not arrive here is found by its name.
+            known = slurm("squeue", "--noheader", f"--name={self.name}", "--format=%i").split()
+            self.job = known[0] if known else self._queue()
         threading.Thread(target=self._follow, name="slurm", daemon=True).start()
+
+    def _queue(self) -> str:
+        return slurm(*self.command(), text=self.script(), environ=self._environ()).strip()
+
+    @property
+    def name(self) -> str:
+        """The job's name, which no other generation has."""
+        training, generation = self.launch.training, self.launch.generation
+        which = digest([self.store.uri, training, generation])[:8]
+        return f"{training.rpartition('/')[2][:12]}-g{generation}-{which}"
 
     def command(self) -> list[str]:
         """The command that queues the job."""
-        launch, partition = self.launch, self._partition
+        launch = self.launch
         options = {
-            "job-name": f"{launch.training.rpartition('/')[2][:12]}-g{launch.generation}",
-            "partition": partition.name,
-            "nodes": f"{launch.least_nodes}-{launch.nodes}",
-            "ntasks-per-node": "1",
+            "job-name": self.name,
             "output": str(self._printed / "%j.txt"),
             "signal": f"USR1@{round(launch.grace_s) + 60}",
-            **({"qos": partition.queue} if partition.queue else {}),
-            **({"comment": partition.comment} if partition.comment else {}),
             **({"exclude": ",".join(launch.left_out)} if launch.left_out else {}),
-            **partition.options,
+            **self._options,
         }
         return [
             "sbatch",
@@ -166,11 +173,16 @@ class SlurmNodes(Membership):
         return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 --ntasks-per-node=1 {node}\n"
 
     def ended(self) -> Mapping[int, Ended]:
-        """All nodes, once the job is over."""
+        """All nodes, once the job is over; before, those for which Slurm gave the job no machine."""
+        nodes = range(self.launch.nodes if self.job else 0)
+        given = self.launch.nodes if self._given is None else self._given
+        missing = Ended(f"was not started: Slurm gave its job {self.job} {given} of {self.launch.nodes} machines")
+        if self._state in SUSPENDED:
+            return dict.fromkeys(nodes, Ended(f"was stopped with its Slurm job {self.job}: {self._said()}", Preempted))
         if self._state not in OVER:
-            return {}
+            return dict.fromkeys(nodes[given:], missing)
         how = f"ended as its Slurm job {self.job} did: {self._said()}"
-        return dict.fromkeys(range(self._nodes), Ended(how, CAUSES.get(self._state, NodeLost)))
+        return dict.fromkeys(nodes, Ended(how, CAUSES.get(self._state, NodeLost)))
 
     def news(self) -> list[News]:
         """What has come. Slurm cancels a job with the signal that it preempts it with: which it was, its end says."""
@@ -187,6 +199,10 @@ class SlurmNodes(Membership):
             return others
         return [one._replace(message=cancelled) if _is_preempted(one.message) else one for one in others]
 
+    def waits(self) -> str:
+        """The job's place in the queue, until Slurm gives it machines."""
+        return f"its Slurm job {self.job} is {self._said()}" if self.job and self._state in WAITING else ""
+
     def status(self, node: int) -> str:
         """What Slurm says of the job."""
         return f"its Slurm job {self.job} is {self._said()}" if self.job else ""
@@ -199,20 +215,24 @@ class SlurmNodes(Membership):
         """Wait until the nodes have said how they ended, at most END_S; then Slurm ends the job, if it is all of it."""
         if not self.job:
             return
+        is_whole = len(nodes) >= self.launch.nodes
         deadline = time.monotonic() + END_S
         while self._state not in OVER and self._state not in WAITING and time.monotonic() < deadline:
-            if len(nodes) < self._nodes and self.hub.left.issuperset(nodes):
+            if not is_whole and self.hub.left.issuperset(nodes):
                 break
             time.sleep(0.2)
             self._look()
-        if len(nodes) < self._nodes:
+        if not is_whole:
             return
         deadline = time.monotonic() + KILL_S
         while self._state not in OVER and time.monotonic() < deadline:
-            slurm("scancel", self.job)
+            with contextlib.suppress(StorageUnavailable, UsageError):
+                slurm("scancel", self.job)
             self._look()
             time.sleep(0.2)
         self._stopped.set()
+        if self._state not in OVER:
+            log.warning("Slurm did not end the job %s: it is %s", self.job, self._said())
 
     def _follow(self) -> None:
         while not self._stopped.wait(ASK_S) and self._state not in OVER:
@@ -221,12 +241,15 @@ class SlurmNodes(Membership):
     def _look(self) -> None:
         """Ask for the job's state; what is known stays if slurmctld does not answer, as while it restarts."""
         with contextlib.suppress(StorageUnavailable, UsageError):
-            told = slurm("squeue", "--noheader", "--states=all", "--format=%T %r", f"--jobs={self.job}").split()
+            told = slurm("squeue", "--noheader", "--states=all", "--format=%T %D %r", f"--jobs={self.job}").split()
             if told:
-                self._state, self._reason = told[0], " ".join(told[1:])
+                self._state, self._reason = told[0], " ".join(told[2:])
+                if self._state not in WAITING and self._given is None:
+                    self._given = int(told[1])
 
     def _said(self) -> str:
-        return f"{self._state or 'PENDING'} ({self._reason})" if self._reason not in ("", "None") else self._state
+        state = self._state or "PENDING"
+        return f"{state} ({self._reason})" if self._reason not in ("", "None") else state
 
     def _environ(self) -> dict[str, str]:
         store, training = self.store, self.launch.training
@@ -289,11 +312,15 @@ def main() -> None:
         stop = folder.path / "stop"
         os.environ[stopping.STOP_FILE] = str(stop)
 
-        def planned(_number: int, _frame: FrameType | None) -> None:
+        # Slurm warns every process of the node. Those that this one starts inherit that the signal is held back.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+        def hear_warning() -> None:
+            signal.sigwait([signal.SIGUSR1])
             stop.touch()
             os.kill(os.getpid(), signal.SIGTERM)
 
-        signal.signal(signal.SIGUSR1, planned)
+        threading.Thread(target=hear_warning, name="warning", daemon=True).start()
         sys.argv = [sys.argv[0], store, training, generation, node]
         supervisor.main()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -23,13 +24,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import GangIncomplete, UsageError
 from data_contracts.messages.gang import Launch
 from infra import scratch
 from infra.child import log_tail
 from infra.gang import supervisor
 from infra.gang.hub import Ended, Hub
-from infra.gang.membership import Membership
+from infra.gang.membership import Membership, Placement, SlotReservation
 from infra.gang.node import own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.processes.environment import named_variables
@@ -40,22 +41,25 @@ from infra.store import Store
 # Nodes that have been told to end get this long to say how.
 END_S = 8.0
 CONNECT_S = 20
+_HOST = re.compile(r"((?!-)[\w.:@%-]+)(?: slots=([1-9][0-9]{0,3}))?")
 # A connection over which nothing comes for so long is cut.
 ALIVE_S, MISSED = 5, 3
 
 
 class SshLauncher:
-    """Starts nodes on hosts, in their order; a host that has several slots is named as often.
+    """Starts nodes on the hosts of the file that the placement names, in their order.
 
-    Raises: UsageError for hosts that are none.
+    Attributes:
+        hosts: as `ssh` knows them; one with several slots stands there as often.
+
+    Raises: UsageError for a file that is none.
     """
 
-    def __init__(self, hosts: Sequence[str]) -> None:
-        for host in hosts:
-            if not host or host.startswith("-") or not host.isprintable() or " " in host:
-                raise UsageError(f"{host!r} is not the name of a host.", remedy="Name hosts as ssh knows them.")
-        self.hosts = list(hosts)
-        self.address = own_address([f"ssh://{host.rpartition('@')[2]}:22" for host in hosts])
+    slots: SlotReservation | None = None
+
+    def __init__(self, placement: Placement) -> None:
+        self.hosts = read_hosts(Path(placement.pool), f"{placement.section}.pool")
+        self.address = own_address([f"ssh://{_reached_at(host)}:22" for host in self.hosts])
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> SshNodes:
         """The nodes of a generation."""
@@ -67,23 +71,26 @@ class SshNodes(Membership):
 
     def __init__(self, store: Store, launch: Launch, hub: Hub, hosts: Sequence[str]) -> None:
         super().__init__(store, launch, hub)
-        left_out = [host for host in hosts if host.rpartition("@")[2] in launch.left_out]
-        self._hosts = [host for host in hosts if host not in left_out] or list(hosts)
+        self._hosts = [host for host in hosts if _name(host) not in launch.left_out]
         self._printed = scratch.make("ssh")
         self.connections: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, nodes: Collection[int]) -> None:
         """Connect to the hosts; which of them answers shows in the roll-call."""
-        told = (json.dumps(self._told()) + "\n").encode()
         for node in nodes:
             if node not in self.connections and node < len(self._hosts):
+                told = (json.dumps({**self._told(), NODE: _name(self._hosts[node])}) + "\n").encode()
                 with uninterrupted():
                     self.connections[node] = self._connect(node, told)
 
     def ended(self) -> Mapping[int, Ended]:
-        """Nodes whose connection has ended."""
+        """Nodes whose connection has ended, and those for which there is no host."""
         codes = {node: process.poll() for node, process in self.connections.items()}
-        return {node: Ended(self._how(node, code)) for node, code in codes.items() if code is not None}
+        missing = Ended("was not started, because no host is left for it", GangIncomplete)
+        return {
+            **dict.fromkeys(range(len(self._hosts), self.launch.nodes), missing),
+            **{node: Ended(self._how(node, code)) for node, code in codes.items() if code is not None},
+        }
 
     def status(self, node: int) -> str:
         """Why there is no node, if there are fewer hosts."""
@@ -155,6 +162,41 @@ class SshNodes(Membership):
         return self._printed.path / f"node-{node}.txt"
 
 
+def read_hosts(path: Path, field: str) -> list[str]:
+    """The hosts of a file, a line for each (`NAME`, or `NAME slots=N`), each as often as it has slots.
+
+    Raises: UsageError with the file and line, or for a file that cannot be read.
+    """
+    remedy = "Write a file with a host on each line, such as `gpu-7 slots=2`."
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{field}: {path} is no file of hosts: {error}.", remedy=remedy) from error
+    hosts: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if words := line.partition("#")[0].split():
+            found = _HOST.fullmatch(" ".join(words))
+            if found is None:
+                sentence = f"{path}:{number}: {line.strip()!r} is not a host."
+                raise UsageError(sentence, remedy="Write its name as ssh knows it, and slots=N if it has several.")
+            hosts += [found[1]] * int(found[2] or 1)
+    if not hosts:
+        raise UsageError(f"{field}: {path} names no host.", remedy=remedy)
+    return hosts
+
+
+def _reached_at(host: str) -> str:
+    """The name or address that a person's configuration of ssh has for a host."""
+    done = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False)
+    found = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
+    return found[1] if found is not None else _name(host)
+
+
+def _name(host: str) -> str:
+    """A host's name without the user's."""
+    return host.rpartition("@")[2]
+
+
 def end_with_input(stream: IO[bytes]) -> None:
     """End this process when its input ends: first as asked, then, if it does not, with all that it started."""
     while stream.read(1):
@@ -168,7 +210,6 @@ def main() -> None:
     address = own_address([told.pop("conductor")])
     os.environ.update(told)
     os.environ[ADDRESS] = address
-    os.environ.setdefault(NODE, os.uname().nodename)
     threading.Thread(target=end_with_input, args=(sys.stdin.buffer,), daemon=True).start()
     with scratch.make("node") as folder:
         os.environ[SCRATCH] = str(folder.path / "scratch")

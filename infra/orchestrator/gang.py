@@ -27,7 +27,7 @@ from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from data_contracts.messages.gang import Launch
 from infra.gang.hub import Ended, Hub
-from infra.gang.membership import Membership
+from infra.gang.membership import Membership, Placement
 from infra.gang.node import own_address
 from infra.gang.rank_files import store_env
 from infra.orchestrator.api import API_URL, ASK_S, MOST_ITEMS, asking, if_there, unreachable, unreachable_is_unavailable
@@ -38,7 +38,7 @@ from infra.store.lease import Outage
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, WorkQueue
 
 
 # A node that sees its marker has ended long before. One that cannot is cut off, and fenced by its token.
@@ -53,30 +53,13 @@ MOST_CREATED = 100
 # Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
 LEASE_S = 120.0
 RENEW_S = 20.0
+# Job variables that a spec cannot set: the launcher does.
+_OURS = ("name", "labels", "env")
 _LOCKED = 423
 _GONE = (404, 410)
 _SECRET_BLOCK = "trainwright-launches"
 
 log = logging.getLogger("trainwright")
-
-
-@dataclass(frozen=True)
-class WorkPool:
-    """Where a gang's nodes run, and the settings of their runs.
-
-    Attributes:
-        section: section of the spec that names the pool.
-        tags: Prefect tags of the runs.
-        labels: labels of their infrastructure, if the pool supports labels.
-        devices: devices of a node; requested as `gpus` if the pool's job template has such a variable.
-    """
-
-    name: str
-    section: str
-    tags: tuple[str, ...]
-    labels: Mapping[str, str]
-    workers_timeout_s: float
-    devices: int = 1
 
 
 class PoolLauncher:
@@ -87,24 +70,29 @@ class PoolLauncher:
         slots: admit the nodes of a generation.
     """
 
-    def __init__(self, store: Store, training: str, pool: WorkPool) -> None:
+    def __init__(self, store: Store, training: str, placement: Placement) -> None:
         from prefect.context import FlowRunContext
 
         context = FlowRunContext.get()
         if context is None:
             raise UsageError(
-                f"{pool.section}.launcher: a work pool needs Prefect, which this command does not use.",
-                remedy=f"Use `trainwright run`, or add `--set {pool.section}.launcher=local --set "
-                f"{pool.section}.pool=null`.",
+                f"{placement.section}.launcher: a work pool needs Prefect, which this command does not use.",
+                remedy=f"Use `trainwright run`, or add `--set {placement.section}.launcher=local --set "
+                f"{placement.section}.pool=null`.",
             )
-        self.store, self.training, self.pool = store, training, pool
+        self.store, self.training, self.placement = store, training, placement
         self.address = own_address(servers(store.storage_options))
         self._flow_run = None if context.flow_run is None else context.flow_run.id
         self.slots = PoolAdmission(
-            pool.name, pool.workers_timeout_s, section=pool.section, holder=self._flow_run, on_lease=self._note_lease
+            placement.pool,
+            placement.timeout_s,
+            queue=placement.queue,
+            section=placement.section,
+            holder=self._flow_run,
+            on_lease=self._note_lease,
         )
         self._deployment: UUID | None = None
-        self._variables: dict[str, int] = {}
+        self._variables: dict[str, object] = {}
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> PoolNodes:
         """The nodes of a generation."""
@@ -114,10 +102,12 @@ class PoolLauncher:
         """Create the flow runs of nodes, or find those that were created before."""
         with asking(timeout_s=START_TIMEOUT_S) as client:
             if self._deployment is None:
-                pool = client.read_work_pool(self.pool.name)
-                self._deployment = ensure_node_deployment(client, self.pool.name, pool.type)
+                pool = client.read_work_pool(self.placement.pool)
+                self._deployment = ensure_node_deployment(client, self.placement.pool, pool.type)
                 known = pool.base_job_template.get("variables", {}).get("properties", {})
-                self._variables = {"gpus": self.pool.devices} if "gpus" in known else {}
+                self._refuse_unknown([name for name in known if name not in _OURS])
+                gpus = {"gpus": self.placement.devices} if "gpus" in known else {}
+                self._variables = {**gpus, **self.placement.job_variables}
             parent = self._parent(client, generation)
             made: dict[int, FlowRun] = {}
             tries = 0
@@ -135,6 +125,16 @@ class PoolLauncher:
                     made |= {numbers[run.id]: run for run in runs if run.state is None or not run.state.is_final()}
                 tries += 1
         return made
+
+    def _refuse_unknown(self, known: Sequence[str]) -> None:
+        """UsageError for a job variable that the pool's template does not have: Prefect would pass over it."""
+        for name in self.placement.job_variables:
+            if name not in known:
+                raise UsageError(
+                    f"{self.placement.section}.job_variables.{name}: the job template of the work pool "
+                    f"{self.placement.pool} has no variable of this name that can be set here.",
+                    remedy=f"It has {', '.join(known)}.",
+                )
 
     def _parent(self, client: SyncPrefectClient, generation: int) -> UUID | None:
         """The task run below which Prefect's pages show the nodes of a generation."""
@@ -155,13 +155,14 @@ class PoolLauncher:
             "parameters": {
                 "store": self.store.uri, "training": self.training, "generation": generation, "node": node,
             },
-            "tags": [*self.pool.tags, f"training:{gang}"],
+            "tags": [*self.placement.tags, f"training:{gang}"],
             "idempotency_key": f"{key}/{tries}" if tries else key,
             "parent_task_run_id": None if parent is None else str(parent),
+            "work_queue_name": self.placement.queue,
             "job_variables": {
                 **self._variables,
                 "name": name.replace(" ", "-"),
-                "labels": dict(self.pool.labels),
+                "labels": dict(self.placement.labels),
                 # These only name credentials; the worker's own environment has their values.
                 "env": store_env(self.store.storage_options, self.store.pointers),
             },
@@ -170,7 +171,7 @@ class PoolLauncher:
     def _note_lease(self, lease: UUID) -> None:
         """Note which lease holds the slots: whoever finds this conductor dead gives them back."""
         with contextlib.suppress(StorageUnavailable):  # then they are free two minutes after the death
-            self.store.create_once(layout.slot(self.training, str(lease)), self.pool.name.encode())
+            self.store.create_once(layout.slot(self.training, str(lease)), self.placement.pool.encode())
 
 
 class PoolNodes(Membership):
@@ -338,10 +339,11 @@ class _Held:
 
 
 class PoolAdmission:
-    """Slots for the nodes of one gang on the work pool `pool`; implements `infra.gang.node.SlotReservation`.
+    """Slots for the nodes of one gang on the work pool `pool`; implements `infra.gang.membership.SlotReservation`.
 
     Args:
         workers_timeout_s: how long to wait for a worker to come online.
+        queue: of the pool; None: its default queue.
         section: section of the spec that names the pool, for messages.
         holder: the flow run that holds the slots, as Prefect's pages show it; None: not shown.
         on_lease: called with the id of each lease in Prefect that slots are held by.
@@ -352,12 +354,13 @@ class PoolAdmission:
         pool: str,
         workers_timeout_s: float,
         *,
+        queue: str | None = None,
         section: str = "train",
         holder: UUID | None = None,
         on_lease: Callable[[UUID], None] = lambda _: None,
     ) -> None:
         self._section, self._on_lease = section, on_lease
-        self._pool, self._workers_timeout_s, self._holder = pool, workers_timeout_s, holder
+        self._pool, self._queue, self._workers_timeout_s, self._holder = pool, queue, workers_timeout_s, holder
         self._held: list[_Held] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -421,13 +424,28 @@ class PoolAdmission:
     def _ask(self, client: SyncPrefectClient, nodes: int) -> str | None:
         pool = find_pool(client, self._pool, f"{self._section}.pool")
         self._fits(nodes, pool.concurrency_limit, f"the concurrency limit of the work pool {self._pool}")
-        queue = client.read_work_queue_by_name("default", self._pool)
-        self._fits(nodes, queue.concurrency_limit, f"the concurrency limit of the default queue of {self._pool}")
-        if pool.is_paused or queue.is_paused:
+        queue = self._read_queue(client)
+        what = "the default queue" if self._queue is None else f"the queue {self._queue}"
+        self._fits(nodes, queue.concurrency_limit, f"the concurrency limit of {what} of {self._pool}")
+        if pool.is_paused or (self._queue is None and queue.is_paused):
             return f"the work pool {self._pool} is paused; resume it: prefect work-pool resume {self._pool}"
+        if queue.is_paused:
+            resume = f"prefect work-queue resume {self._queue} --pool {self._pool}"
+            return f"the queue {self._queue} of the work pool {self._pool} is paused; resume it: {resume}"
         if self._waits_for_worker(client, pool):
             return f"no worker of the work pool {self._pool} is online; start one: {worker_command(pool)}"
         return self._admitted(client, nodes)
+
+    def _read_queue(self, client: SyncPrefectClient) -> WorkQueue:
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            return client.read_work_queue_by_name(self._queue or "default", self._pool)
+        except ObjectNotFound:
+            raise UsageError(
+                f"{self._section}.queue: the work pool {self._pool} has no queue {self._queue!r}.",
+                remedy=f"Create it: prefect work-queue create {self._queue} --pool {self._pool}",
+            ) from None
 
     def _fits(self, nodes: int, limit: int | None, what: str) -> None:
         if limit is not None and limit < nodes:

@@ -341,7 +341,7 @@ def inputs_here(resolved: Resolved, store: Store) -> Resolved:
     """A run's inputs for an empty store on this machine: all work is done here, and there is no champion."""
     spec = {**run_locally(resolved.spec), "store": {"uri": store.uri}}
     for section in ("train", "verify", "evaluate"):
-        spec[section] = {**spec[section], "launcher": "local", "pool": None}
+        spec[section] = {**spec[section], "launcher": "local", "pool": None, "queue": None, "job_variables": {}}
     changes = {"run_id": new_run_id(), "spec": spec, "store": store.uri, "champion": None, "fresh": False}
     changes |= {"actor": actor(), "trigger": "cli", "started": now()}
     return resolved.model_copy(update=changes)

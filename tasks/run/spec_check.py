@@ -358,8 +358,8 @@ def _check_hsdp(name: str, section: Spread, train: TrainSpec) -> None:
     """UsageError for a section with `hsdp` on too few ranks: its own, else as many as trained."""
     if section.strategy != "hsdp":
         return
-    # A pool's gang may not fit this machine.
-    as_trained = section.launcher == "work-pool" or train.launcher == "local"
+    # A gang of nodes elsewhere may not fit this machine.
+    as_trained = section.launcher != "local" or train.launcher == "local"
     if section.has_counts:
         enough = is_hsdp(section.nodes or 1, section.devices or 1)
     else:

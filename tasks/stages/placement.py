@@ -1,4 +1,4 @@
-"""Runs a stage's work where its `launcher` says: on this machine, or on nodes of a work pool.
+"""Runs a stage's work where its `launcher` says: on this machine, or on nodes elsewhere.
 
 `layout_of` says how many ranks verify or score a checkpoint, and how they hold its parameters. Neither the place nor
 the ranks affect the result.
@@ -7,6 +7,7 @@ the ranks affect the result.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +24,12 @@ from data_contracts.resolved import Price
 from infra import prices
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
+from infra.gang.membership import Launcher, Placement
 from infra.gang.node import LOCAL
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
-from infra.orchestrator.gang import PoolLauncher, WorkPool, launch_secret
+from infra.launchers.slurm import SlurmLauncher
+from infra.launchers.ssh import SshLauncher
+from infra.orchestrator.gang import PoolLauncher, launch_secret
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
@@ -33,12 +37,20 @@ from infra.usage import cost
 from tasks.budgets import budget_guard
 from tasks.policies import run_tags
 from tasks.run.meter import follow, used_by_gang
-from tasks.run.run import Run, slug
+from tasks.run.resolve import slug
+from tasks.run.run import Run
 from tasks.stages.trainings import trained_with
 
 log = logging.getLogger("trainwright")
 RANK = "training.score.rank"
 Section = Literal["verify", "evaluate"]
+# What starts the nodes of a gang that reports at a URI in the run's store, by the name in the spec.
+LAUNCHERS: Mapping[str, Callable[[Run, str, Placement], Launcher]] = {
+    "local": lambda run, uri, placement: LOCAL,
+    "work-pool": lambda run, uri, placement: PoolLauncher(run.store, uri, placement),
+    "slurm": lambda run, uri, placement: SlurmLauncher(placement),
+    "ssh": lambda run, uri, placement: SshLauncher(placement),
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ def layout_in_plan(run: Run, section: Section, checkpoint: Checkpoint | None) ->
 def _is_placed_as_trained(run: Run, section: Section, checkpoint: Checkpoint | None) -> bool:
     """Whether as many ranks as trained can be expected where the section runs: a pool's gang may not fit here."""
     train = run.spec.train
-    if getattr(run.spec, section).launcher == "work-pool":
+    if getattr(run.spec, section).launcher != "local":
         return True
     return train.launcher == "local" and (checkpoint is None or checkpoint.world_size <= train.world_size)
 
@@ -180,38 +192,65 @@ def refuse_too_large(section: Section, memory: int, weights: int, ranks: Scoring
     )
 
 
-def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolLauncher | None:
-    """What starts and admits the nodes of a section's gang in its work pool; None without one: they run here.
+def placement_of(run: Run, section: str, devices: int = 1) -> Placement:
+    """Where the nodes of a section run.
 
     Args:
-        uri: where the gang reports in the store.
         devices: of a node, where the section is not `train`.
     """
     spec: Placed = getattr(run.spec, section)
-    if spec.pool is None:
-        return None
-    tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
-    devices = run.spec.train.devices if section == "train" else devices
-    pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)
-    return PoolLauncher(run.store, uri, pool)
+    pool = spec.pool or ""
+    return Placement(
+        section=section,
+        pool=str(run.root / pool) if spec.launcher == "ssh" else pool,
+        queue=spec.queue,
+        job_variables=spec.job_variables,
+        devices=run.spec.train.devices if section == "train" else devices,
+        needs_gpus=not prices.on_cpu(run.resolved.lightning),
+        labels=run.spec.tags,
+        tags=("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags)),
+        timeout_s=run.spec.train.rollcall_timeout_s,
+    )
+
+
+def launcher_of(run: Run, section: str, uri: str, devices: int = 1) -> Launcher:
+    """What starts the nodes of a section's gang, which reports at `uri` in the store; `devices` as `placement_of`."""
+    name = getattr(run.spec, section).launcher
+    return LAUNCHERS[name](run, uri, placement_of(run, section, devices))
+
+
+def refuse_unready(run: Run) -> None:
+    """UsageError if a section's nodes cannot be started from here, such as without Slurm or a file of hosts."""
+    for section in ("train", "verify", "evaluate"):
+        if getattr(run.spec, section).launcher in ("slurm", "ssh"):
+            launcher_of(run, section, "")
+
+
+def queued_as(run: Run) -> str:
+    """For a plan: the command that queues the nodes of a training in Slurm; "" with another launcher."""
+    train = run.spec.train
+    if train.launcher != "slurm":
+        return ""
+    options = SlurmLauncher(placement_of(run, "train")).options(train.least_nodes, train.nodes)
+    return shlex.join(["sbatch", *(f"--{name}={value}" for name, value in options.items())])
 
 
 def done_by_child(
     run: Run, section: str, name: str, child: Child[Any, A], request: LaidOut, gang: ScoringLayout | None = None
 ) -> A:
-    """A child process's answer to a request; the child runs here, or on a node of the section's pool.
+    """A child process's answer to a request; the child runs here, or on a node elsewhere.
 
     Args:
         name: of this piece of work in the run; the same when the run continues.
         gang: the ranks that share the work; default one process.
     """
     uri = layout.remote_job(run.run_id, name)
-    pool = pool_gang(run, section, uri, gang.devices if gang is not None else 1)
-    if pool is None and (gang is None or not gang.is_gang):
+    local = getattr(run.spec, section).launcher == "local"
+    if local and (gang is None or not gang.is_gang):
         here = request.at(lay_out(run.store, request.needs, run.project))
         return run_here(run, child, here, project=here.project)
 
-    follow(run, section, uri, local=pool is None)
+    follow(run, section, uri, local=local)
 
     def show(progress: Progress) -> None:
         if progress.sentence:
@@ -229,9 +268,8 @@ def done_by_child(
         on_progress=_once(show),
         on_spent=lambda seconds: run.live.add_cost(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
-        budget_guard=budget_guard(run, section, local=pool is None),
-        launcher=LOCAL if pool is None else pool,
-        slots=None if pool is None else pool.slots,
+        budget_guard=budget_guard(run, section, local=local),
+        launcher=launcher_of(run, section, uri, 1 if gang is None else gang.devices),
     )
     if gang is not None and gang.is_gang:
         remote = replace(remote, nodes=gang.nodes, devices=gang.devices, entry=RANK, layout=gang.settings)

@@ -40,7 +40,6 @@ from infra.files import replace_json
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed
-from infra.gang.node import LOCAL
 from infra.orchestrator.gang import launch_secret
 from infra.prices import Machine
 from infra.processes.environment import NO_SHAKEDOWN
@@ -56,7 +55,7 @@ from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
 from tasks.run.report import TrainingReporter, notify_of_gang
 from tasks.run.run import Run
-from tasks.stages.placement import pool_gang
+from tasks.stages.placement import launcher_of, queued_as, refuse_unready
 from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
@@ -111,7 +110,6 @@ def run_training(
     reporter = TrainingReporter(run, training, dataset)
     follow(run, "train", training, local=spec.pool is None)
     try:
-        pool = pool_gang(run, "train", training)
         request = TrainingRequest(
             launch=with_fault(_launch(run, training, dataset), fault),
             holder=run.run_id,
@@ -127,8 +125,7 @@ def run_training(
             on_message=lambda node, message: notify(NodeHeard(node, message)),
             on_usage=partial(_released, run),
             budget_guard=budget_guard(run, "train", local=spec.pool is None),
-            launcher=LOCAL if pool is None else pool,
-            slots=None if pool is None else pool.slots,
+            launcher=launcher_of(run, "train", training),
         )
         outcome = conduct(run.store, request)
     except TrainwrightError as error:
@@ -141,10 +138,12 @@ def run_training(
 
 
 def refuse(run: Run, dataset: Dataset | None) -> None:
-    """Refuse a training that cannot fit its machine, has too few rows for a step, or fails on its first rows.
+    """Refuse a training whose nodes cannot be started or that cannot fit them, that has too few rows for a step, or
+    fails on its first rows.
 
     Raises: UsageError; UserCodeError where the module raises.
     """
+    refuse_unready(run)
     refuse_unknown(run, dataset)
     # A mixture and the user's own data module have rows beside these.
     if dataset is not None and not run.resolved.mixture and "data" not in run.resolved.lightning:
@@ -184,6 +183,7 @@ train = Stage(
     make=run_training,
     missing="there is no finished training for this dataset and these settings",
     check=refuse,
+    remark=queued_as,
     ahead=unfinished,
     resumed=resumed,
 )

@@ -18,13 +18,13 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 328,
-    "product statements": 45_600,
-    "test statements": 45_300,
+    "product statements": 45_800,  # 45,000 before launchers for Slurm and ssh, and an index of 10,000 ranks
+    "test statements": 45_900,  # 45,000 before the same faults were tried with each launcher
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
     "imports of our own modules inside functions": 38,
-    "uses of dict[str, Any]": 99,
+    "uses of dict[str, Any]": 97,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.

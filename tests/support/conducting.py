@@ -1,6 +1,7 @@
 """Conducts trainings of fake ranks for tests; as a program, one that can be sent signals.
 
-`python -m tests.support.conducting STORE FAKE OPTIONS` prints each progress as a JSON line and exits as the CLI would.
+`python -m tests.support.conducting STORE FAKE OPTIONS` prints each progress as a JSON line, also into `said` in the
+`folder` of the options, and exits as the CLI would.
 With ELSEWHERE in its environment, its leases are those of a process of another machine.
 """
 
@@ -22,6 +23,9 @@ from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.ledger import Ledger
 from infra.gang.members import Progress
+from infra.gang.membership import Launcher, Placement
+from infra.launchers.slurm import SlurmLauncher
+from infra.launchers.ssh import SshLauncher
 from infra.processes import processes
 from infra.store import Store, Versioned, open_store
 from tests.support.processes import foreground
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 TRAINING = "trainings/k-0"
 ELSEWHERE = "CONDUCTS_ELSEWHERE"
+ELSEWHERE_BY: dict[str, Callable[[Placement], Launcher]] = {"slurm": SlurmLauncher, "ssh": SshLauncher}
 
 
 @contextlib.contextmanager
@@ -62,6 +67,8 @@ def run(
         train={"fake": {"steps": 10, "every": 5, "trace": trace, **fake}, **options.pop("train", {})},
         **settings,
     )
+    if (place := options.pop("placement", None)) is not None:
+        options["launcher"] = ELSEWHERE_BY[place.pop("launcher")](Placement(section="train", **place))
     select = options.pop("select", None)
     request = TrainingRequest(
         launch=launch,
@@ -98,15 +105,25 @@ def main() -> None:
         processes._place = lambda: "0" * 16
     store_uri, fake, options = sys.argv[1:]
 
-    def say(progress: Progress) -> None:
-        print(json.dumps(asdict(progress)), flush=True)
+    settings = json.loads(options)
+    folder = settings.pop("folder", None)
+
+    def say(value: dict[str, Any]) -> None:
+        line = json.dumps(value)
+        print(line, flush=True)
+        if folder is not None:
+            with Path(folder, "said").open("a") as said:
+                said.write(f"{line}\n")
 
     try:
-        outcome = run(open_store(store_uri), json.loads(fake), on_progress=say, **json.loads(options))
+        outcome = run(
+            open_store(store_uri), json.loads(fake), on_progress=lambda progress: say(asdict(progress)), **settings
+        )
     except TrainwrightError as error:
-        print(json.dumps(error.to_json()), flush=True)
+        say(error.to_json())
         sys.exit(error.exit_code)
-    print(json.dumps({"step": outcome.checkpoint.step, "node_seconds": outcome.node_seconds}), flush=True)
+    last = {"step": outcome.checkpoint.step, "generations": outcome.generations, "node_seconds": outcome.node_seconds}
+    say(last)
 
 
 if __name__ == "__main__":

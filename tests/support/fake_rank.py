@@ -26,13 +26,12 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import RankAnswer, RankReport, TrainingSummary
+from data_contracts.messages.gang import Meeting, RankAnswer, RankReport, TrainingSummary
 from infra.gang.rank_files import FIELD, RankFiles, read_codes, read_launch, stop_file, store_options
 from infra.gang.rank_files import SCRATCH as SCRATCH_NAME
 from infra.gang.rank_files import STORE as STORE_NAME
 from infra.store import layout, open_store
 from infra.store.seal import write_manifest
-from tests.support.speed.children import SUPERVISOR
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SCRATCH = Path(os.environ[SCRATCH_NAME])
@@ -157,7 +156,7 @@ def fail(fault: dict[str, Any]) -> None:
             os.kill(os.getppid(), signal.SIGTERM)
         case "kill node" | "terminate node":
             number = signal.SIGKILL if kind == "kill node" else signal.SIGTERM
-            os.kill(int(os.environ.get(SUPERVISOR) or parent_of(os.getppid())), number)
+            os.kill(supervisor(), number)
         case "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)"])
@@ -186,8 +185,10 @@ def ranks_that_stepped() -> set[str]:
     return {rank for generation, rank, _ in lines if int(generation) == LAUNCH.generation}
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def supervisor() -> int:
+    """The process of this rank's node."""
+    meeting = STORE.read_as(layout.rollcall(LAUNCH.training, LAUNCH.generation), Meeting.from_json)
+    return meeting.nodes[RANK // LAUNCH.devices].pid
 
 
 if __name__ == "__main__":

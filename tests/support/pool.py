@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import pytest
 
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
-from tests.support.conducting import TRAINING, steps_in
+from tests.support.conducted import Conducted
+from tests.support.conducting import TRAINING
 from tests.support.speed.children import import_path
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Before a Python text, in place of `python -c`: the process may be forked.
@@ -189,7 +190,7 @@ class Site:
         self.api.close()
 
 
-class Conductor:
+class Conductor(Conducted):
     """A program that trains fake ranks on a pool of a site, in `folder`; by default the store is there, too."""
 
     def __init__(
@@ -202,64 +203,13 @@ class Conductor:
         store: Store | None = None,
         **options: Any,
     ) -> None:
-        folder.mkdir(exist_ok=True)
-        self.site, self.store, self.folder = site, store or open_store(str(folder / "store")), folder
-        self._said = folder / "said"
-        self._errors = folder / "errors"
+        self.site = site
         mark = new_mark()
         site.conductors.append(mark)
-        command = [sys.executable, "-m", "tests.support.pooled", self.store.uri]
-        settings = settings_of(self.store, folder, pool, options)
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [*command, json.dumps(fake or {}), json.dumps(settings)],
-                env={**marked_env(mark), **site.environment},
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    def steps(self) -> dict[tuple[int, int], list[int]]:
-        """The steps that each (generation, rank) took."""
-        return steps_in(self.folder)
-
-    def lines(self) -> list[dict[str, Any]]:
-        """All that it said so far."""
-        text = self._said.read_text() if self._said.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-    def said(self, wanted: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The first progress that is wanted."""
-
-        def look() -> dict[str, Any] | None:
-            # Before the look, so that nothing is said after it.
-            over = self.process.poll() is not None
-            found = next((line for line in self.lines() if "phase" in line and wanted(line)), None)
-            assert found or not over, f"{self._end()} {self.lines()[-3:]}"
-            return found
-
-        return until(look, timeout_s, lambda: self.lines()[-5:])
-
-    def ended(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """Its last line, once it has ended."""
-        self.process.wait(timeout_s)
-        lines = self.lines()
-        assert lines, self._end()
-        return lines[-1]
-
-    def _end(self) -> str:
-        return f"exit code {self.process.returncode}: {self._errors.read_text()[-4000:]}"
-
-    def trained(self) -> tuple[int, int]:
-        """The step that it trained to, and in how many generations."""
-        last = self.ended()
-        assert "generations" in last, [line for line in self.lines() if line.get("phase") != "training"]
-        return last["step"], last["generations"]
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
+        store = store or open_store(str(folder / "store"))
+        settings = settings_of(store, folder, pool, options)
+        words = ["tests.support.pooled", store.uri, json.dumps(fake or {}), json.dumps(settings)]
+        super().__init__(folder, store, words, {**marked_env(mark), **site.environment})
 
 
 def processes_of(site: Site, *runs: Store | dict[str, Any]) -> list[int]:

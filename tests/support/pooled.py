@@ -23,8 +23,9 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.members import Progress
+from infra.gang.membership import Placement
 from infra.orchestrator.flow_runs import cancellable
-from infra.orchestrator.gang import PoolLauncher, WorkPool, launch_secret
+from infra.orchestrator.gang import PoolLauncher, launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
 from tests.support.processes import foreground
@@ -48,7 +49,10 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 
     opened = open_store(store, options.pop("storage_options"))
     fake = {"trace": str(folder / "trace"), **fake}
-    gang = PoolLauncher(opened, TRAINING, WorkPool(options.pop("pool"), "train", ("test",), {"team": "tests"}, 3.0))
+    placement = Placement(
+        section="train", pool=options.pop("pool"), tags=("test",), labels={"team": "tests"}, timeout_s=3.0
+    )
+    gang = PoolLauncher(opened, TRAINING, placement)
     try:
         with cancellable():
             outcome = run(
@@ -56,7 +60,6 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
                 fake,
                 on_progress=progress,
                 launcher=gang,
-                slots=gang.slots,
                 secret=launch_secret(),
                 **options,
             )

@@ -24,7 +24,7 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang import members
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.hub import Ended, Hub, News
-from infra.gang.membership import Membership
+from infra.gang.membership import Membership, SlotReservation
 from infra.store import Store, layout
 
 TRAINING = "trainings/k-0"
@@ -101,16 +101,16 @@ class Launching:
 
     address = "127.0.0.1"
 
-    def __init__(self, make: Callable[[Store, Launch, Hub], Membership]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[Store, Launch, Hub], Membership], slots: SlotReservation | None = None) -> None:
+        self.make, self.slots = make, slots
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> Membership:
         return self.make(store, launch, hub)
 
 
-def scripted(make: Callable[[int, int], SilentNode]) -> Launching:
+def scripted(make: Callable[[int, int], SilentNode], slots: SlotReservation | None = None) -> Launching:
     """A launcher of such nodes."""
-    return Launching(partial(ScriptedNodes, make))
+    return Launching(partial(ScriptedNodes, make), slots)
 
 
 class Slots:
@@ -197,7 +197,7 @@ def conduct_scripted(
         launch=Launch(**{"training": TRAINING, "nodes": 1, "devices": 1, "poll_s": 0.001, **(launch or {})}),
         holder="test",
         retry=RetrySpec(**(retry or {})),
-        launcher=scripted(make),
+        launcher=scripted(make, options.pop("slots", None)),
         **{"keep": 2, "select": None, "rollcall_timeout_s": 30, **options},
     )
     return conduct(store, request)

@@ -83,9 +83,13 @@ class Slurm:
         self.start_controller()
         for name in self.machines:
             self.start_machine(name)
-        until(
-            lambda: self.ask("sinfo", "--noheader", "--format=%T %D").split() == ["idle", str(machines)], what=self.said
-        )
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Wait until no machine is down or has a job."""
+        idle = ["idle", str(len(self.machines))]
+        asked = ("sinfo", "--noheader", "--format=%T %D", f"--partition={PARTITION}")
+        until(lambda: self.ask(*asked).split() == idle, what=self.said)
 
     def start_controller(self) -> None:
         """Start slurmctld, which knows the jobs that it knew before."""

@@ -52,8 +52,6 @@ ADDRESS = "WARM_CHILDREN"
 PREFECT = "WARM_PREFECT"
 COMMANDS = "WARM_COMMANDS"
 PADDING = "WARM_PADDING"
-# The supervisor's pid, for its ranks: a fork's parent is the warm process.
-SUPERVISOR = "WARM_SUPERVISOR"
 ROOM_BYTES = 60_000
 # Read when Python starts, or on the import of what the warm process has imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
@@ -288,8 +286,6 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     paths = [*([] if "-P" in request["line"][:3] else [os.getcwd()]), *environment["PYTHONPATH"].split(os.pathsep)]
     sys.path[:] = [*paths, *(folder for folder in sys.path if folder not in (str(ROOT), str(SITE)))]
     command = request["command"]
-    if command[0] == "infra.gang.supervisor":
-        os.environ[SUPERVISOR] = str(os.getpid())
     sys.orig_argv[:] = request["line"]
     sys.argv = command
     for module in command:  # as in a process that has not imported what it is to run

@@ -13,6 +13,7 @@ from data_contracts.errors import (
     GangIncomplete,
     Interrupted,
     NodeLost,
+    Preempted,
     StorageUnavailable,
     TrainwrightError,
     UsageError,
@@ -132,6 +133,18 @@ def test_room_is_waited_for_and_given_back(line: Line, clock: Clock) -> None:
     assert slots.asked == [1, 1, 1, 1, "back"]
     waiting = [(one.sentence, one.generation) for one in line.said if one.phase == "waiting"]
     assert ("1 of 2 nodes is free", -1) in waiting
+
+
+def planned(*made: int) -> Preempted:
+    """The end of nodes that were stopped as planned, such as before a time limit, after these checkpoints."""
+    return Preempted("It was asked to stop.", details={"planned": True, "made": made})
+
+
+def test_a_planned_stop_uses_up_a_retry_only_if_nothing_was_gained(line: Line) -> None:
+    line.train(planned(5), planned(6), "", retry={"preempted": 0})
+    other = Line(open_store(f"{line.store.uri}-2"))
+    with pytest.raises(Preempted, match="asked to stop"):
+        other.train(planned(5), planned(), retry={"preempted": 0})
 
 
 def test_what_starts_the_nodes_may_be_away_for_a_while(line: Line) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from data_contracts import errors
-from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
+from data_contracts.errors import CorruptError, GangIncomplete, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, Place, RankAnswer, RankEnd, RankReport
 from infra.gang import conductor, members
 from infra.gang.conductor import Generation
+from infra.gang.hub import Ended
 from infra.gang.members import Node
 from infra.store import layout, open_store
 from tests.support.refusals import refusal
@@ -72,6 +74,13 @@ def test_a_generation_commits_only_what_it_wrote(
     assert bool(committed) is bool(taken)
 
 
+def test_a_step_that_is_written_again_is_no_progress(launched: Callable[..., Generation]) -> None:
+    generation = launched(resume=unstored(5, 1))
+    for step, is_more in [(5, False), (6, True)]:
+        generation.reports.commit(unstored(step, 2))
+        assert generation.has_progressed is is_more
+
+
 class Clock:
     """Time that passes only when somebody sleeps, ten seconds at once, and what happens then."""
 
@@ -109,6 +118,35 @@ def test_while_the_machine_stands_still_no_node_is_silent(launched: Callable[...
     record = NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer())])
     times.happens[4] = lambda: nodes_of(generation).say(0, record)
     assert generation._follow() == RankAnswer()
+
+
+def test_a_place_in_a_queue_counts_for_no_deadline_and_costs_nothing(
+    launched: Callable[..., Generation], times: Clock
+) -> None:
+    generation = launched()
+    times.happens *= 10
+    said: list[str] = []
+    generation._on_progress = lambda progress: said.append(progress.sentence)
+    nodes = nodes_of(generation)
+    nodes.make = lambda generation, node: SilentNode()
+    nodes.waits = lambda: "its job is PENDING" if times.now < 1500 else ""  # type: ignore[method-assign]
+    with pytest.raises(GangIncomplete, match="had not answered the roll-call of generation 2 after 30 s"):
+        generation.run(30)
+    assert times.now == 1530, "it waited for the last time at 1490"
+    assert generation.node_seconds == 2 * (1530 - 1490)
+    assert said.count("waiting: its job is PENDING") == 1
+
+
+def test_who_will_not_come_is_not_waited_for(launched: Callable[..., Generation], times: Clock) -> None:
+    generation = launched(nodes=3, min_nodes=1)
+    nodes = nodes_of(generation)
+    nodes.make = lambda generation, node: SilentNode()
+    for number, host in enumerate("ab"):
+        times.happens[number + 1] = partial(nodes.say, number, joined(host, number))
+    times.happens[0] = partial(nodes.say, 2, Ended("was not started: Slurm gave its job 7 2 of 3 machines"))
+    generation._roll_call(600, 600)
+    assert list(generation.members.gang) == [0, 1]
+    assert times.now < 1100
 
 
 class Counted(SilentNode):

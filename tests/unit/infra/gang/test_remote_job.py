@@ -19,7 +19,7 @@ from infra.code_bundle import pack
 from infra.gang import remote_job as remote_job_module
 from infra.gang.ledger import generation_records, roster
 from infra.gang.members import Progress
-from infra.gang.node import LocalNodes
+from infra.gang.node import LocalLauncher, LocalNodes
 from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
 from infra.store import Store, layout
 from tests.support.child_module import CHILD, Ask, Told
@@ -50,7 +50,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
         "holder": "test",
         "retry": RetrySpec(),
         "rollcall_timeout_s": 180,
-        "slots": Slots(full=1),
+        "launcher": LocalLauncher(Slots(full=1)),
         "on_progress": lambda progress: None,
         "on_spent": lambda seconds: None,
         **changes,
@@ -61,7 +61,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
 
 def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
     slots, said = Slots(full=1), list[Progress]()
-    answer = remote_job(store, {"do": "answer"}, code, slots=slots, on_progress=said.append)
+    answer = remote_job(store, {"do": "answer"}, code, launcher=LocalLauncher(slots), on_progress=said.append)
     assert str(Ask.from_json(answer.got).project) == answer.project == answer.cwd
     assert not Path(answer.project).exists(), "the node took its scratch with it"
     assert (said[0].phase, said[0].sentence) == ("waiting", "1 of 2 nodes is free")
@@ -75,7 +75,7 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
     slots = Slots()
     with pytest.raises(CorruptError, match="as asked") as caught:
-        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, slots=slots)
+        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, launcher=LocalLauncher(slots))
     assert caught.value.user_traceback == "Traceback: here"
     assert slots.asked == [1, "back"]
 

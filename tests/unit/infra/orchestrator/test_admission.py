@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
-from data_contracts.errors import GangIncomplete, StorageUnavailable
+from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator import events
 from infra.orchestrator import gang as module
 from infra.orchestrator.api import asking
@@ -41,7 +41,7 @@ class Server:
             is_managed_pool=False,
             type="process",
         )
-        self.queue = SimpleNamespace(concurrency_limit=None, is_paused=False)
+        self.queue, self.urgent = (SimpleNamespace(concurrency_limit=None, is_paused=False) for _ in range(2))
         self.workers = [SimpleNamespace(status="OFFLINE"), SimpleNamespace(status="ONLINE")]
         self.limit: Any = SimpleNamespace(limit=4, active=True, active_slots=0)
         self.leases: dict[UUID, int] = {}
@@ -55,8 +55,10 @@ class Server:
         return self.pool
 
     def read_work_queue_by_name(self, name: str, pool: str) -> Any:
-        assert (name, pool) == ("default", "gpu")
-        return self.queue
+        assert pool == "gpu"
+        if name not in ("default", "urgent"):
+            raise ObjectNotFound(Exception())
+        return self.queue if name == "default" else self.urgent
 
     def read_workers_for_work_pool(self, pool: str) -> list[Any]:
         return self.workers
@@ -145,6 +147,20 @@ def test_a_paused_pool_is_waited_for(what: str, server: Server) -> None:
     getattr(server, what).is_paused = True
     assert PoolAdmission("gpu", 1).take(1) == "the work pool gpu is paused; resume it: prefect work-pool resume gpu"
     assert server.limit.active_slots == 0
+
+
+def test_a_queue_of_the_pool_is_looked_at_instead_of_the_default(server: Server) -> None:
+    server.queue.is_paused, server.urgent.concurrency_limit = True, 1
+    room = PoolAdmission("gpu", 1, queue="urgent")
+    with pytest.raises(UsageError, match="because the concurrency limit of the queue urgent of gpu is 1"):
+        room.take(2)
+    assert room.take(1) is None
+    room.give_back()
+    server.urgent.is_paused = True
+    waits = "the queue urgent of the work pool gpu is paused; resume it: prefect work-queue resume urgent --pool gpu"
+    assert PoolAdmission("gpu", 1, queue="urgent").take(1) == waits
+    with pytest.raises(UsageError, match=r"train.queue: the work pool gpu has no queue 'none'"):
+        PoolAdmission("gpu", 1, queue="none").take(1)
 
 
 def test_a_server_that_is_away_is_waited_for_and_not_asked_too_often(

@@ -18,13 +18,15 @@ from prefect.states import Cancelled, Completed, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.messages.gang import Launch
+from infra.gang.membership import Placement
 from infra.orchestrator import gang as module
-from infra.orchestrator.gang import PoolLauncher, PoolNodes, WorkPool
+from infra.orchestrator.gang import PoolLauncher, PoolNodes
 from infra.store import Store
 from tests.support.pool import until
+from tests.support.refusals import refusal
 
 TRAINING = "trainings/k-0"
-POOL = WorkPool("gpu", "train", ("team:vision",), {"team": "vision"}, 1.0)
+POOL = Placement(section="train", pool="gpu", tags=("team:vision",), labels={"team": "vision"}, timeout_s=1.0)
 
 
 class Server:
@@ -153,9 +155,30 @@ def test_devices_are_asked_for_where_the_pools_template_knows_them(
     pool = SimpleNamespace(type="kubernetes", base_job_template={"variables": {"properties": properties}})
     monkeypatch.setattr(server, "read_work_pool", lambda name: pool, raising=False)
     monkeypatch.setattr(module, "ensure_node_deployment", lambda client, name, kind: uuid4())
-    gang._deployment, gang.pool = None, replace(POOL, devices=8)
+    gang._deployment, gang.placement = None, replace(POOL, devices=8)
     started(gang)
     assert server.asked[0]["job_variables"].get("gpus") == (8 if knows else None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({"image": "a"}, ""), ({"imag": "a"}, "has no variable of this name"), ({"env": "a"}, "It has image, gpus.")],
+)
+def test_job_variables_are_those_of_the_pools_template(
+    variables: dict[str, Any], said: str, gang: PoolLauncher, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {"env": {}, "image": {}, "gpus": {}}
+    pool = SimpleNamespace(type="kubernetes", base_job_template={"variables": {"properties": properties}})
+    monkeypatch.setattr(server, "read_work_pool", lambda name: pool, raising=False)
+    monkeypatch.setattr(module, "ensure_node_deployment", lambda client, name, kind: uuid4())
+    gang._deployment, gang.placement = None, replace(POOL, job_variables=variables, queue="urgent")
+    if said:
+        assert said in refusal(UsageError, started, gang)
+        assert server.asked == []
+        return
+    started(gang)
+    (asked,) = server.asked
+    assert (asked["work_queue_name"], asked["job_variables"]["image"]) == ("urgent", "a")
 
 
 def test_an_old_run_that_ended_is_never_taken_for_a_new_one(gang: PoolLauncher, server: Server) -> None:

@@ -1,0 +1,167 @@
+"""What happens to a gang, whatever runs its nodes: the same cause, budget and first step, and no process is left.
+
+Each script is tried with every launcher, by real processes, a real Prefect, Slurm and sshd, and ranks that only count.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.gang import Latest
+from infra.gang.ledger import generations
+from infra.store import layout
+from tests.support.clusters import Cluster, Here, Pool, SlurmCluster, SshHosts, processes_left
+from tests.support.conducted import Conducted
+from tests.support.conducting import TRAINING
+from tests.support.pool import site_with
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
+EVERY_NODE = (0, 1, 2)
+STOOD = -1
+
+
+def fault(kind: str, rank: int = 1, step: int = 7, generation: int = 0, after: int = 5) -> dict[str, Any]:
+    """A fault of a rank, once the checkpoint of step 5 is committed."""
+    return {"kind": kind, "rank": rank, "step": step, "generation": generation, "after": after, "for": "/nowhere"}
+
+
+@dataclass(frozen=True)
+class Script:
+    """What happens to a gang of three nodes that takes 20 steps, with a checkpoint each 5; and what is to come of it.
+
+    Attributes:
+        faults: of the ranks; options: of the request.
+        act: what is done once step 5 is committed.
+        causes: why generations ended; used: of the retry budgets.
+        resumed: the step from which a second generation began, or STOOD: the last one of the first; 0: there is none.
+        ends: the cause of the end; "" if it trains to the end.
+    """
+
+    faults: tuple[dict[str, Any], ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    act: Callable[[Cluster, Conducted, Path], Conducted | None] = lambda cluster, gang, folder: None
+    causes: tuple[str, ...] = ()
+    used: dict[str, int] = field(default_factory=dict)
+    resumed: int = 0
+    ends: str = ""
+
+
+def again(cluster: Cluster, folder: Path) -> Conducted:
+    """Another conductor of the same training."""
+    return cluster.conduct(folder, {"steps": 20, "every": 5, "step_s": 0.05}, nodes=3)
+
+
+def kill_conductor(cluster: Cluster, gang: Conducted, folder: Path) -> Conducted:
+    gang.signal(signal.SIGKILL)
+    gang.process.wait()
+    until(lambda: not processes_left(gang.store), what=lambda: processes_left(gang.store))
+    return again(cluster, folder)
+
+
+def interrupt(cluster: Cluster, gang: Conducted, folder: Path) -> None:
+    gang.signal(signal.SIGINT)
+
+
+def lose(cluster: Cluster, gang: Conducted, folder: Path) -> None:
+    cluster.lose(gang, 1)
+
+
+# Rank 0 goes no further meanwhile: ranks that only count do not wait for each other.
+WAITS = fault("wait", rank=0, step=9)
+LOST = {"causes": ("node_lost",), "used": {"node_lost": 1}, "resumed": 5}
+SCRIPTS: dict[str, Script] = {
+    "nothing": Script(),
+    "the node's supervisor is killed": Script(faults=(WAITS, fault("kill node")), **LOST),
+    "preempted": Script(
+        faults=tuple(fault("terminate node", rank) for rank in EVERY_NODE),
+        causes=("preempted",),
+        used={"preempted": 1},
+        resumed=STOOD,
+    ),
+    "the conductor is killed": Script(faults=(WAITS,), act=kill_conductor, resumed=5),
+    "the conductor is interrupted": Script(faults=(WAITS,), act=interrupt, ends="cancelled"),
+    "a machine goes dark": Script(faults=(WAITS,), options={"launch": {"silence_s": 10}}, act=lose, **LOST),
+    "a rank is killed": Script(faults=(WAITS, fault("sigkill")), **LOST),
+    "a rank ends without an answer": Script(faults=(WAITS, fault("exit")), **LOST),
+    "torchrun is killed": Script(faults=(WAITS, fault("kill agent")), **LOST),
+    "torchrun is asked to end": Script(
+        faults=(WAITS, fault("terminate agent")), causes=("preempted",), used={"preempted": 1}, resumed=5
+    ),
+    "a rank hangs": Script(
+        faults=(WAITS, fault("hang")),
+        options={"launch": {"hang_s": 20}},
+        causes=("hung",),
+        used={"hung": 1},
+        resumed=5,
+    ),
+    "a rank is stopped": Script(
+        faults=(WAITS, fault("stop")),
+        options={"launch": {"hang_s": 20, "silence_s": 20}},
+        causes=("hung",),
+        used={"hung": 1},
+        resumed=5,
+    ),
+    "out of memory": Script(
+        faults=(WAITS, fault("oom")),
+        options={"train": {"global_batch_size": 24}},
+        causes=("out_of_memory",),
+        used={"oom": 1},
+        resumed=5,
+    ),
+    "the store is away": Script(faults=(WAITS, fault("storage")), causes=("storage",), used={"storage": 1}, resumed=5),
+    "the user's code raises": Script(faults=(WAITS, fault("user")), ends="user_code"),
+    "our code raises": Script(faults=(WAITS, fault("bug")), ends="internal"),
+    "a second conductor waits": Script(act=lambda cluster, gang, folder: again(cluster, folder)),
+}
+DEFAULT = ("the node's supervisor is killed", "preempted", "the conductor is killed")
+MARKS = {
+    "slurm": [pytest.mark.root, *(pytest.mark.apt(name) for name in ("slurmctld", "slurmd", "munge"))],
+    "ssh": [pytest.mark.root, pytest.mark.apt("openssh-server")],
+}
+LAUNCHERS = [pytest.param(name, marks=MARKS.get(name, [])) for name in ("local", "work-pool", "slurm", "ssh")]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, state_folder: Path
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    if request.param == "work-pool":
+        with site_with(folder, state_folder / "home") as site:
+            yield Pool(site)
+        return
+    cluster = {"local": Here, "slurm": SlurmCluster, "ssh": lambda: SshHosts(folder)}[request.param]()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("cluster", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in DEFAULT else pytest.mark.sweep) for name in SCRIPTS]
+)
+def test_the_same_happens_whatever_runs_the_nodes(name: str, cluster: Cluster, tmp_path: Path) -> None:
+    script = SCRIPTS[name]
+    fake = {"steps": 20, "every": 5, "step_s": 0.05, "faults": list(script.faults)}
+    gang = cluster.conduct(tmp_path, fake, nodes=3, **script.options)
+    gang.said(lambda line: line["checkpoint_step"] >= 5)
+    gang = script.act(cluster, gang, tmp_path) or gang
+    last = gang.ended()
+    causes = tuple(line["cause"] for line in gang.lines() if line.get("phase") == "ended")
+    store = gang.store
+    used = Latest.from_json(store.pointer(layout.latest(TRAINING)).read().value).retries.used
+    launches = [store.read_json(layout.launch(TRAINING, number)) for number in generations(store, TRAINING)]
+    assert (last.get("cause", ""), causes, used) == (script.ends, script.causes, script.used)
+    stood = gang.steps()[0, 0][-1]
+    wanted = stood if script.resumed == STOOD else script.resumed
+    assert [launch["resume"]["step"] for launch in launches[1:]] == ([wanted] if wanted else [])
+    assert script.ends or last["step"] == 20
+    until(lambda: not processes_left(store), what=lambda: processes_left(store))

@@ -1,0 +1,159 @@
+"""A gang as jobs of a real Slurm: what becomes of a job is what becomes of its training.
+
+What is the same with every launcher is in `test_launchers.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.gang import Latest
+from infra.records.nodes import decide
+from infra.store import layout, open_store
+from tests.support.clusters import SlurmCluster, nodes_of, processes_left
+from tests.support.conducted import Conducted
+from tests.support.conducting import TRAINING
+from tests.support.tiny import SPEC, trainwright, write_project
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.root, *(pytest.mark.apt(name) for name in ("slurmctld", "slurmd", "munge"))]
+EXCLUSIVE = ("--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+LONG = {"steps": 20, "every": 5, "step_s": 0.05}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    cluster = SlurmCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def ended(gang: Conducted) -> list[tuple[str, str]]:
+    return [(line["cause"], line["sentence"]) for line in gang.lines() if line.get("phase") == "ended"]
+
+
+def used(gang: Conducted) -> dict[str, int]:
+    return Latest.from_json(gang.store.pointer(layout.latest(TRAINING)).read().value).retries.used
+
+
+def at_rest(cluster: SlurmCluster, folder: Path, **options: Any) -> tuple[Conducted, Path]:
+    """A gang whose ranks have come to step 9 of 10 and wait for a file, with the checkpoint of step 5 committed."""
+    file = folder / "go"
+    gang = cluster.conduct(folder, {"steps": 10, "every": 5, "until": str(file)}, nodes=3, **options)
+    until(lambda: all(gang.steps().get((0, rank), [0])[-1] == 9 for rank in range(3)), what=gang.lines)
+    gang.said(lambda line: line["checkpoint_step"] == 5)
+    return gang, file
+
+
+def test_a_job_that_another_preempts_saves_a_checkpoint_and_is_queued_again(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    gang, file = at_rest(cluster, tmp_path)
+    urgent = cluster.slurm.ask("sbatch", "--parsable", "--partition=urgent", *EXCLUSIVE).strip()
+    waits = gang.said(lambda line: line["generation"] == 1 and "its Slurm job" in line["sentence"])
+    assert "is PENDING" in waits["sentence"]
+    cluster.slurm.ask("scancel", urgent)
+    file.touch()
+    assert gang.trained() == (10, 2)
+    assert [cause for cause, _ in ended(gang)] == ["preempted"]
+    assert used(gang) == {"preempted": 1}
+    assert gang.store.read_json(layout.launch(TRAINING, 1))["resume"]["step"] == 9
+    assert not processes_left(gang.store)
+
+
+def test_before_a_time_limit_ranks_save_a_checkpoint_and_no_retry_is_used_up(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    gang, file = at_rest(cluster, tmp_path)
+    # As Slurm does 90 s before the limit of the job.
+    cluster.slurm.ask("scancel", "--signal=USR1", cluster.job())
+    gang.said(lambda line: line["generation"] == 1)
+    file.touch()
+    assert gang.trained() == (10, 2)
+    assert [cause for cause, _ in ended(gang)] == ["preempted"]
+    assert used(gang) == {}
+    assert gang.store.read_json(layout.launch(TRAINING, 1))["resume"]["step"] == 9
+
+
+def test_a_job_that_a_person_cancels_is_a_cancelled_training(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Slurm signals it as it does one that it preempts."""
+    gang, _ = at_rest(cluster, tmp_path)
+    cluster.slurm.ask("scancel", cluster.job())
+    assert gang.ended()["cause"] == "cancelled"
+    assert used(gang) == {}
+    until(lambda: not processes_left(gang.store), what=lambda: processes_left(gang.store))
+
+
+@pytest.mark.sweep
+def test_the_warning_comes_before_the_limit(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Of a job that may take four minutes, after two and a half."""
+    cluster.placement["job_variables"] = {"time": "4"}
+    gang, file = at_rest(cluster, tmp_path)
+    del cluster.placement["job_variables"]
+    gang.said(lambda line: line["generation"] == 1)
+    file.touch()
+    assert gang.trained()[0] == 10
+    assert used(gang) == {}
+
+
+@pytest.mark.sweep
+def test_a_gang_of_which_slurm_has_too_few_machines_trains_on_those(cluster: SlurmCluster, tmp_path: Path) -> None:
+    train = {"train": {"global_batch_size": 12}}
+    gang = cluster.conduct(tmp_path, LONG, nodes=4, launch={"min_nodes": 2}, **train)
+    assert gang.trained() == (20, 1)
+    assert sorted(nodes_of(gang.store)) == [0, 1, 2]
+    assert "trains on 3 of 4 nodes" in json.dumps(gang.lines())
+
+
+@pytest.mark.sweep
+def test_while_slurmctld_is_restarted_training_goes_on(cluster: SlurmCluster, tmp_path: Path) -> None:
+    gang, file = at_rest(cluster, tmp_path)
+    cluster.slurm.stop_controller()
+    until(lambda: not cluster.slurm.jobs())
+    cluster.slurm.start_controller()
+    until(cluster.slurm.jobs, what=cluster.slurm.said)
+    file.touch()
+    assert gang.trained() == (10, 1)
+
+
+@pytest.mark.sweep
+def test_a_job_that_is_suspended_is_preempted(cluster: SlurmCluster, tmp_path: Path) -> None:
+    gang, file = at_rest(cluster, tmp_path)
+    cluster.slurm.ask("scontrol", "suspend", cluster.job())
+    gang.said(lambda line: line["generation"] == 1)
+    file.touch()
+    assert gang.trained() == (10, 2)
+    assert [cause for cause, _ in ended(gang)] == ["preempted"]
+    until(lambda: not processes_left(gang.store), what=lambda: processes_left(gang.store))
+
+
+@pytest.mark.sweep
+def test_a_machine_that_is_left_out_gets_no_node(cluster: SlurmCluster, tmp_path: Path) -> None:
+    decide(open_store(str(tmp_path / "store")), "n0", drained=True, reason="a test")
+    gang = cluster.conduct(tmp_path, LONG, nodes=2)
+    assert gang.trained() == (20, 1)
+    assert {node.host for node in nodes_of(gang.store).values()} == {"n1", "n2"}
+
+
+def test_a_plan_shows_the_job_and_a_pipeline_trains_by_it(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real ranks, from the command line to the promoted model."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    spec = write_project(tmp_path, SPEC)
+    by_slurm = ["--set", "train.launcher=slurm", "--set", "train.pool=gpu", "--set", "train.job_variables={comment: x}"]
+    plan = trainwright("plan", spec, *by_slurm)
+    assert "sbatch --partition=gpu --nodes=1-1 --comment=x" in plan.stdout, plan.stderr
+    refused = trainwright("plan", spec, *by_slurm[:-1], "train.job_variables={wrap: x}")
+    assert (refused.returncode, "train.job_variables.wrap" in refused.stderr) == (2, True)
+    done = trainwright("run", spec, *by_slurm)
+    assert done.returncode == 0, done.stderr
+    assert "promoted" in done.stdout

@@ -1,0 +1,184 @@
+"""What runs a gang's nodes, for tests that every launcher must pass: this machine, a work pool, Slurm, hosts of ssh."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from data_contracts.messages.gang import Joined, Meeting
+from infra.processes.processes import kill_marked, marked_env, new_mark
+from infra.store import Store, layout, open_store
+from tests.support.conducted import Conducted
+from tests.support.conducting import TRAINING
+from tests.support.pool import Conductor, Site
+from tests.support.slurm import PARTITION, Slurm
+from tests.support.waiting import free_port, listens, until
+
+HOSTS = ("n0", "n1", "n2")
+
+
+class Cluster(abc.ABC):
+    """Runs gangs of fake ranks, with a node for each of HOSTS."""
+
+    @abc.abstractmethod
+    def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
+        """Begin to conduct a training in `folder`, or to conduct it further."""
+
+    def lose(self, gang: Conducted, node: int) -> None:
+        """Let a machine of generation 0 go dark: no process of the node is left."""
+        joined = nodes_of(gang.store)[node]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(joined.pid, signal.SIGKILL)
+        kill_marked(joined.instance)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End what runs nodes."""
+
+
+class Here(Cluster):
+    """This machine: the launcher `local`."""
+
+    placement: Mapping[str, Any] | None = None
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+        self.marks: list[str] = []
+
+    def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
+        """Begin to conduct a training."""
+        mark = new_mark()
+        self.marks.append(mark)
+        store = open_store(str(folder / "store"))
+        settings = {"folder": str(folder), "devices": 1, "rollcall_timeout_s": 150, **options}
+        if self.placement is not None:
+            settings["placement"] = self.placement
+        words = ["tests.support.conducting", store.uri, json.dumps(fake), json.dumps(settings)]
+        return Conducted(folder, store, words, {**marked_env(mark), **self.environment})
+
+    def close(self) -> None:
+        """End what is left of tests that failed."""
+        for mark in self.marks:
+            kill_marked(mark)
+
+
+class Pool(Cluster):
+    """A Prefect work pool: the launcher `work-pool`."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.pool = site, site.pool("clusters")
+
+    def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
+        """Begin to conduct a training."""
+        return Conductor(self.site, folder, self.pool, dict(fake), **options)
+
+    def close(self) -> None:
+        """End its workers."""
+        self.site.stop_work(self.pool)
+
+
+class SlurmCluster(Here):
+    """A real Slurm: the launcher `slurm`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placement = {"launcher": "slurm", "pool": PARTITION}
+        # Short, for the path of a socket; everybody may enter it.
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        self.folder.chmod(0o755)
+        self.slurm = Slurm(self.folder)
+        self.environment = self.slurm.environment
+
+    def job(self) -> str:
+        """The only job."""
+        (job,) = until(self.slurm.jobs)
+        return str(job)
+
+    def lose(self, gang: Conducted, node: int) -> None:
+        """Kill slurmd, too; it is started again once the job has noticed."""
+        job, host = self.job(), nodes_of(gang.store)[node].host
+        self.slurm.lose(host)
+        super().lose(gang, node)
+        until(lambda: job not in self.slurm.jobs(), what=self.slurm.said)
+        self.slurm.start_machine(host)
+
+    def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
+        """Begin to conduct a training, once all machines are free."""
+        self.slurm.wait_until_idle()
+        return super().conduct(folder, fake, **options)
+
+    def close(self) -> None:
+        """End all."""
+        super().close()
+        self.slurm.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SshHosts(Here):
+    """Hosts that a real sshd lets in: the launcher `ssh`. All of them are this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.mark, port = new_mark(), free_port()
+        for name in ("host", "me"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        shutil.copy(folder / "me.pub", folder / "authorized")
+        known = (folder / "host.pub").read_text()
+        (folder / "known").write_text(f"[127.0.0.1]:{port} {known}")
+        (folder / "sshd").write_text(
+            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
+            "UsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nPidFile none\n"
+            "MaxStartups 100\n"
+        )
+        (folder / "client").write_text(
+            f"Host {' '.join(HOSTS)}\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {folder}/me\n"
+            f"  UserKnownHostsFile {folder}/known\n"
+        )
+        (folder / "hosts").write_text("".join(f"{host}\n" for host in HOSTS))
+        # A person's own configuration lies in their home, which only the system's list of users can name.
+        (folder / "bin").mkdir()
+        (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/client "$@"\n')
+        (folder / "bin" / "ssh").chmod(0o755)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        command = [str(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")), "-D", "-e", "-f", folder / "sshd"]
+        with (folder / "log").open("w") as log:
+            subprocess.Popen(command, env=marked_env(self.mark), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until(lambda: listens(port), what=(folder / "log").read_text)
+        self.placement = {"launcher": "ssh", "pool": str(folder / "hosts")}
+        self.environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+    def close(self) -> None:
+        """End sshd."""
+        super().close()
+        kill_marked(self.mark)
+
+
+def nodes_of(store: Store, generation: int = 0) -> dict[int, Joined]:
+    """The nodes of a generation whose gang has met, by number."""
+    path = layout.rollcall(TRAINING, generation)
+    meeting: Meeting = until(lambda: store.find_as(path, Meeting.from_json))
+    return {node.node: node for node in meeting.nodes}
+
+
+def processes_left(store: Store) -> list[str]:
+    """The command lines of live processes of the store's trainings, except their conductors."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command, environment = process.cmdline(), process.environ()
+            if "tests.support.conducting" in command or "tests.support.pooled" in command:
+                continue
+            if store.uri in command or store.uri in environment.values():
+                found.append(" ".join(command))
+    return found
