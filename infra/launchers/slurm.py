@@ -132,8 +132,10 @@ class SlurmNodes(Membership):
             return
         self._printed.mkdir(mode=0o700, exist_ok=True)
         with uninterrupted():  # a signal in between would leave a job that nobody knows
+            if self.launch.generation:  # whose conductor may have died while its job was in the queue
+                slurm("scancel", "--me", f"--name={self._name(self.launch.generation - 1)}")
             # A job whose number did not arrive here is found by its name.
-            known = slurm("squeue", "--noheader", f"--name={self.name}", "--format=%i").split()
+            known = slurm("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%i").split()
             self.job = known[0] if known else self._queue()
         threading.Thread(target=self._follow, name="slurm", daemon=True).start()
 
@@ -143,7 +145,10 @@ class SlurmNodes(Membership):
     @property
     def name(self) -> str:
         """The job's name, which no other generation has."""
-        training, generation = self.launch.training, self.launch.generation
+        return self._name(self.launch.generation)
+
+    def _name(self, generation: int) -> str:
+        training = self.launch.training
         which = digest([self.store.uri, training, generation])[:8]
         return f"{training.rpartition('/')[2][:12]}-g{generation}-{which}"
 

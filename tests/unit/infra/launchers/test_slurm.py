@@ -114,7 +114,16 @@ def test_a_job_is_queued_once_even_if_its_number_was_lost(slurm: Slurm, nodes: C
     assert first.job == "41"
     assert [command[0] for command in slurm.asked].count("sbatch") == 1
     assert f"--name={first.name}" in slurm.asked[-1]
+    assert "--me" in slurm.asked[-1], "not another user's"
     assert first.name != nodes(generation=1).name
+
+
+def test_a_job_that_a_dead_conductor_left_in_the_queue_is_cancelled(
+    slurm: Slurm, nodes: Callable[..., SlurmNodes]
+) -> None:
+    slurm.answers["scancel"] = ""
+    nodes(generation=3).start([0, 1, 2])
+    assert ("scancel", "--me", f"--name={nodes(generation=2).name}") in slurm.asked
 
 
 STATES = [
