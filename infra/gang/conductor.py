@@ -617,7 +617,7 @@ class Generation:
         failed_at: float | None = None
         gang = self.members.gang.values()
         while True:
-            # If the worker is stopped as planned, the nodes save a checkpoint first (`EndEarly`).
+            # If the worker is stopped as planned, the nodes save a checkpoint first (`CancelMarker.saves`).
             stopping.check_signals()
             self._check()
             self._reach(self._hear)

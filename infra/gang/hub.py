@@ -43,6 +43,7 @@ RECONNECT_S = 0.5
 HEARD_S = 5.0
 # The close code for a process that joins as a node that another process is already.
 _TAKEN = 4009
+log = logging.getLogger("trainwright")
 # Whoever connects with anything else than a right word is no news.
 _QUIET = logging.Logger("hub", logging.CRITICAL + 1)
 
@@ -220,7 +221,9 @@ class Line(threading.Thread):
                     if self._said_last and connection.close_code == 1000:
                         self._heard.set()
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
-                self.trouble = f"{type(error).__name__}: {error}"
+                before, self.trouble = self.trouble, f"{type(error).__name__}: {error}"
+                if self.trouble != before:
+                    log.warning("no connection to the conductor at %s:%d: %s", host, self._at.port, self.trouble)
                 self.is_taken = isinstance(error, ConnectionClosed) and error.code == _TAKEN
             self._connection = None
             self._ended.wait(RECONNECT_S)

@@ -70,7 +70,10 @@ WAITING = frozenset(("", "PENDING", "CONFIGURING"))
 _OPTION = re.compile(r"[a-z][a-z-]{1,40}")
 # What the launcher decides itself.
 _OURS = frozenset(
-    ("array", "export", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "error", "parsable", "wrap")
+    (
+        *("array", "error", "export", "job-name", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output"),
+        *("parsable", "partition", "qos", "requeue", "signal", "wrap"),
+    )
 )
 
 log = logging.getLogger("trainwright")
@@ -123,8 +126,9 @@ class SlurmNodes(Membership):
         self.job, self._state, self._reason = "", "", ""
         self._given: int | None = None  # machines of the job, once Slurm has said it
         self._options, self._printed = options, state_folder() / "slurm"
+        self._excluded: list[str] = []
         self._stopped = threading.Event()
-        self._held: list[News] = []
+        self._undecided: list[News] = []
 
     def start(self, nodes: Collection[int]) -> None:
         """Queue the job. Machines that are left out are excluded, so no node needs another in its place."""
@@ -140,6 +144,10 @@ class SlurmNodes(Membership):
         threading.Thread(target=self._follow, name="slurm", daemon=True).start()
 
     def _queue(self) -> str:
+        if self.launch.left_out:
+            # `sbatch` refuses names that it does not know, such as of hosts that were drained elsewhere.
+            known = slurm("sinfo", "--noheader", "--Node", "--format=%N").split()
+            self._excluded = sorted(set(known).intersection(self.launch.left_out))
         return slurm(*self.command(), text=self.script(), environ=self._environ()).strip()
 
     @property
@@ -159,9 +167,10 @@ class SlurmNodes(Membership):
             "job-name": self.name,
             "output": str(self._printed / "%j.txt"),
             "signal": f"USR1@{round(launch.grace_s) + 60}",
-            **({"exclude": ",".join(launch.left_out)} if launch.left_out else {}),
             **self._options,
         }
+        if excluded := ",".join(filter(None, [self._options.get("exclude"), *self._excluded])):
+            options["exclude"] = excluded
         return [
             "sbatch",
             "--parsable",
@@ -175,7 +184,9 @@ class SlurmNodes(Membership):
         launch = self.launch
         arguments = [self.store.uri, launch.training, str(launch.generation)]
         node = shlex.join(module_command(__name__, *arguments))
-        return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 --ntasks-per-node=1 {node}\n"
+        # Since Slurm 22.05 `srun` does not take this number from its job by itself.
+        cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
+        return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 --ntasks-per-node=1 {cpus} {node}\n"
 
     def ended(self) -> Mapping[int, Ended]:
         """All nodes, once the job is over; before, those for which Slurm gave the job no machine."""
@@ -183,34 +194,36 @@ class SlurmNodes(Membership):
         given = self.launch.nodes if self._given is None else self._given
         missing = Ended(f"was not started: Slurm gave its job {self.job} {given} of {self.launch.nodes} machines")
         if self._state in SUSPENDED:
-            return dict.fromkeys(nodes, Ended(f"was stopped with its Slurm job {self.job}: {self._said()}", Preempted))
+            return dict.fromkeys(
+                nodes, Ended(f"was stopped with its Slurm job {self.job}: {self._in_words()}", Preempted)
+            )
         if self._state not in OVER:
             return dict.fromkeys(nodes[given:], missing)
-        how = f"ended as its Slurm job {self.job} did: {self._said()}"
+        how = f"ended as its Slurm job {self.job} did: {self._in_words()}"
         return dict.fromkeys(nodes, Ended(how, CAUSES.get(self._state, NodeLost)))
 
     def news(self) -> list[News]:
-        """What has come. Slurm cancels a job with the signal that it preempts it with: which it was, its end says."""
-        found = [*self._held, *super().news()]
-        self._held = [one for one in found if _is_preempted(one.message)]
-        if not self._held:
+        """What has come. Slurm sends SIGTERM both to cancel and to preempt; the job's last state says which."""
+        found = [*self._undecided, *super().news()]
+        self._undecided = [one for one in found if _is_preempted(one.message)]
+        if not self._undecided:
             return found
         self._look()
         if self._state != "COMPLETING":
-            self._held = []
+            self._undecided = []
         cancelled = Ended(f"was cancelled in Slurm, with its job {self.job}", Cancelled)
-        others = [one for one in found if one not in self._held]
+        others = [one for one in found if one not in self._undecided]
         if self._state != "CANCELLED":
             return others
         return [one._replace(message=cancelled) if _is_preempted(one.message) else one for one in others]
 
     def waits(self) -> str:
         """The job's place in the queue, until Slurm gives it machines."""
-        return f"its Slurm job {self.job} is {self._said()}" if self.job and self._state in WAITING else ""
+        return f"its Slurm job {self.job} is {self._in_words()}" if self.job and self._state in WAITING else ""
 
     def status(self, node: int) -> str:
         """What Slurm says of the job."""
-        return f"its Slurm job {self.job} is {self._said()}" if self.job else ""
+        return f"its Slurm job {self.job} is {self._in_words()}" if self.job else ""
 
     def log(self, node: int) -> str:
         """The end of what all nodes of the job printed, where this machine can read it."""
@@ -237,7 +250,7 @@ class SlurmNodes(Membership):
             time.sleep(0.2)
         self._stopped.set()
         if self._state not in OVER:
-            log.warning("Slurm did not end the job %s: it is %s", self.job, self._said())
+            log.warning("Slurm did not end the job %s: it is %s", self.job, self._in_words())
 
     def _follow(self) -> None:
         while not self._stopped.wait(ASK_S) and self._state not in OVER:
@@ -252,7 +265,7 @@ class SlurmNodes(Membership):
                 if self._state not in WAITING and self._given is None:
                     self._given = int(told[1])
 
-    def _said(self) -> str:
+    def _in_words(self) -> str:
         state = self._state or "PENDING"
         return f"{state} ({self._reason})" if self._reason not in ("", "None") else state
 
@@ -263,15 +276,16 @@ class SlurmNodes(Membership):
         assert conductor is not None, "its hub listens"
         kept = for_user_code(os.environ, {"store": store.address.to_json()})
         return {
-            **{
-                name: value
-                for name, value in kept.items()
-                if not name.startswith(("SLURM_", "SBATCH_")) or name == "SLURM_CONF"
-            },
+            **{name: value for name, value in kept.items() if not _is_of_this_machine(name)},
             **store_env(store.storage_options, store.pointers),
             NODE_KEY: key.hex(),
             CONDUCTOR: f"wss://{conductor.address}:{conductor.port}",
         }
+
+
+def _is_of_this_machine(name: str) -> bool:
+    """Whether a variable says what holds here alone: this machine's address and name, and the job that runs it."""
+    return name in (ADDRESS, NODE) or (name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF")
 
 
 def _is_preempted(message: object) -> bool:
@@ -310,7 +324,7 @@ def main() -> None:
     """Run the node of this task of the job: its supervisor, in this process."""
     store, training, generation = sys.argv[1:]
     node = os.environ["SLURM_PROCID"]
-    os.environ[NODE] = os.environ.get(NODE) or os.environ["SLURMD_NODENAME"]
+    os.environ[NODE] = os.environ["SLURMD_NODENAME"]
     os.environ[ADDRESS] = own_address([os.environ[CONDUCTOR]])
     with scratch.make("node") as folder:
         os.environ[SCRATCH] = str(folder.path / "scratch")

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ from infra.gang.hub import Ended, Hub
 from infra.gang.membership import Membership, Placement, SlotReservation
 from infra.gang.node import own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
-from infra.processes.environment import named_variables
+from infra.processes.environment import needed
 from infra.processes.processes import module_command, uninterrupted
 from infra.records.nodes import NODE
 from infra.store import Store
@@ -52,7 +53,7 @@ class SshLauncher:
     Attributes:
         hosts: as `ssh` knows them; one with several slots stands there as often.
 
-    Raises: UsageError for a file that is none.
+    Raises: UsageError for a file without hosts, or with a line that is none.
     """
 
     slots: SlotReservation | None = None
@@ -79,7 +80,7 @@ class SshNodes(Membership):
         """Connect to the hosts; which of them answers shows in the roll-call."""
         for node in nodes:
             if node not in self.connections and node < len(self._hosts):
-                told = (json.dumps({**self._told(), NODE: _name(self._hosts[node])}) + "\n").encode()
+                told = (json.dumps({**self._node_variables(), NODE: _name(self._hosts[node])}) + "\n").encode()
                 with uninterrupted():
                     self.connections[node] = self._connect(node, told)
 
@@ -142,16 +143,15 @@ class SshNodes(Membership):
             process.stdin.flush()
         return process
 
-    def _told(self) -> dict[str, str]:
+    def _node_variables(self) -> dict[str, str]:
         """The variables of a node: its key, and what opens the store."""
         store, launch, conductor = self.store, self.launch, self.launch.conductor
         assert conductor is not None, "its hub listens"
         key = generation_key(launch_key(store.uri, launch.training), launch.generation)
-        named = named_variables([store.storage_options, store.pointers])
-        passed = {name: os.environ[name] for name in named | {"AWS_PROFILE"} if name in os.environ}
-        aws = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PG"))}
+        patterns = needed({"store": store.address.to_json()})
+        passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
         own = {NODE_KEY: key.hex(), "conductor": f"wss://{conductor.address}:{conductor.port}"}
-        return {**aws, **passed, **store_env(store.storage_options, store.pointers), **own}
+        return {**passed, **store_env(store.storage_options, store.pointers), **own}
 
     def _how(self, node: int, code: int) -> str:
         where = f"on {self._hosts[node]}"
@@ -171,7 +171,7 @@ def read_hosts(path: Path, field: str) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{field}: {path} is no file of hosts: {error}.", remedy=remedy) from error
+        raise UsageError(f"{field}: {path} cannot be read as a file of hosts: {error}.", remedy=remedy) from error
     hosts: list[str] = []
     for number, line in enumerate(lines, 1):
         if words := line.partition("#")[0].split():

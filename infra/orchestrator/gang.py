@@ -1,7 +1,7 @@
 """Run a gang's nodes as flow runs on a Prefect work pool: the launcher `work-pool`.
 
-Prefect's states decide little: a node's own reports in the store take precedence, and the cancel marker there ends
-nodes elsewhere. If the server is unreachable, this module waits for it, and training continues meanwhile.
+Prefect's states decide little: what a node says to its conductor takes precedence, and a cancel marker ends nodes
+elsewhere. If the server is unreachable, this module waits for it, and training continues meanwhile.
 
 A gang is admitted as a whole, through the pool's global concurrency limit if it has one. The limit has the pool's name
 and one slot per node (`prefect gcl create POOL --limit N`). Slots are held by a lease that a thread renews, so the

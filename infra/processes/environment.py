@@ -88,7 +88,7 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
         request: request of the process. Its `store` (a `StoreAddress`) and `sources` decide which credentials are kept:
             the variables that they name (`env:NAME`), `AWS_*` for S3 and DVC, `PG*` for PostgreSQL.
     """
-    passed = [*_needed(request), *patterns_to_pass(environ)]
+    passed = [*needed(request), *patterns_to_pass(environ)]
     left_out = {
         name
         for name, value in environ.items()
@@ -142,15 +142,15 @@ def explain(error: UserCodeError, environ: Mapping[str, str]) -> None:
         )
 
 
-def _needed(request: Mapping[str, Any]) -> set[str]:
+def needed(request: Mapping[str, Any]) -> set[str]:
     """Names and patterns of the variables that are needed to open the places that a request names."""
     named = {name: request[name] for name in _PLACES if name in request}
-    places, needed = json.dumps(named), named_variables(named)
+    places, names = json.dumps(named), named_variables(named)
     if re.search(r'"s3://|"rev": "', places):
-        needed.add("AWS_*")
+        names.add("AWS_*")
     if '"postgresql' in places:
-        needed.add("PG*")
-    return needed
+        names.add("PG*")
+    return names
 
 
 def new_log(name: str) -> Path:

@@ -188,7 +188,7 @@ def refuse_too_large(section: Section, memory: int, weights: int, ranks: Scoring
     raise UsageError(
         f"{section}.strategy: {who} cannot load {what}: {size(part)} of parameters would lie on each device, which "
         f"has {size(memory)}.",
-        remedy="Evaluate on a work pool, where it is scored as it was trained." if champion else f"Set {fields}.",
+        remedy="Evaluate elsewhere, where it is scored as it was trained." if champion else f"Set {fields}.",
     )
 
 

@@ -20,7 +20,7 @@ from tests.support.clusters import Cluster, Here, Pool, SlurmCluster, SshHosts, 
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
 from tests.support.pool import site_with
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 EVERY_NODE = (0, 1, 2)
@@ -37,7 +37,7 @@ class Script:
     """What happens to a gang of three nodes that takes 20 steps, with a checkpoint each 5; and what is to come of it.
 
     Attributes:
-        faults: of the ranks; options: of the request.
+        faults: of the ranks; options: of the request; held: whether the last step waits for a file `go`.
         act: what is done once step 5 is committed.
         causes: why generations ended; used: of the retry budgets.
         resumed: the step from which a second generation began, or STOOD: the last one of the first; 0: there is none.
@@ -46,6 +46,7 @@ class Script:
 
     faults: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    held: bool = False
     act: Callable[[Cluster, Conducted, Path], Conducted | None] = lambda cluster, gang, folder: None
     causes: tuple[str, ...] = ()
     used: dict[str, int] = field(default_factory=dict)
@@ -71,6 +72,14 @@ def interrupt(cluster: Cluster, gang: Conducted, folder: Path) -> None:
 
 def lose(cluster: Cluster, gang: Conducted, folder: Path) -> None:
     cluster.lose(gang, 1)
+
+
+def let_a_second_wait(cluster: Cluster, gang: Conducted, folder: Path) -> Conducted:
+    second = again(cluster, folder)
+    until(lambda: any("waiting for it" in line.get("sentence", "") for line in second.lines()), what=second.lines)
+    (folder / "go").touch()
+    assert gang.process.wait(PATIENCE_S) == 0
+    return second
 
 
 # Rank 0 goes no further meanwhile: ranks that only count do not wait for each other.
@@ -118,7 +127,7 @@ SCRIPTS: dict[str, Script] = {
     "the store is away": Script(faults=(WAITS, fault("storage")), causes=("storage",), used={"storage": 1}, resumed=5),
     "the user's code raises": Script(faults=(WAITS, fault("user")), ends="user_code"),
     "our code raises": Script(faults=(WAITS, fault("bug")), ends="internal"),
-    "a second conductor waits": Script(act=lambda cluster, gang, folder: again(cluster, folder)),
+    "a second conductor waits": Script(act=let_a_second_wait, held=True),
 }
 DEFAULT = ("the node's supervisor is killed", "preempted", "the conductor is killed")
 MARKS = {
@@ -151,6 +160,7 @@ def cluster(
 def test_the_same_happens_whatever_runs_the_nodes(name: str, cluster: Cluster, tmp_path: Path) -> None:
     script = SCRIPTS[name]
     fake = {"steps": 20, "every": 5, "step_s": 0.05, "faults": list(script.faults)}
+    fake |= {"until": str(tmp_path / "go")} if script.held else {}
     gang = cluster.conduct(tmp_path, fake, nodes=3, **script.options)
     gang.said(lambda line: line["checkpoint_step"] >= 5)
     gang = script.act(cluster, gang, tmp_path) or gang

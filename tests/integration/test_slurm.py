@@ -93,7 +93,6 @@ def test_a_job_that_a_person_cancels_is_a_cancelled_training(cluster: SlurmClust
 
 @pytest.mark.sweep
 def test_the_warning_comes_before_the_limit(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """Of a job that may take four minutes, after two and a half."""
     cluster.placement["job_variables"] = {"time": "4"}
     gang, file = at_rest(cluster, tmp_path)
     del cluster.placement["job_variables"]

@@ -114,8 +114,9 @@ class SlurmCluster(Here):
         self.slurm.start_machine(host)
 
     def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
-        """Begin to conduct a training, once all machines are free."""
-        self.slurm.wait_until_idle()
+        """Begin to conduct a training, once all machines are free; or to conduct it further."""
+        if not (folder / "store").exists():
+            self.slurm.wait_until_idle()
         return super().conduct(folder, fake, **options)
 
     def close(self) -> None:

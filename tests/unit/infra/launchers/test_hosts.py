@@ -36,7 +36,8 @@ def test_what_is_no_host_is_refused_with_its_line(line: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "is no file of hosts"), (b"\xff", "is no file"), (b"#\n", "names no host")]
+    ("content", "said"),
+    [(None, "cannot be read"), (b"\xff", "cannot be read"), (b"#\n", "names no host")],
 )
 def test_a_file_without_hosts_is_refused_with_its_field(content: bytes | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts.txt"

@@ -52,13 +52,13 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def nodes(slurm: Slurm, store: Store) -> Callable[..., SlurmNodes]:
     """The nodes of a generation of three, of which two are enough, unless its launch says otherwise."""
 
-    def make(**launch: Any) -> SlurmNodes:
+    def make(variables: dict[str, Any] | None = None, **launch: Any) -> SlurmNodes:
         hub: Any = type("Hub", (), {"left": set(), "news": lambda self: []})()
         told = Launch(
             **{"training": TRAINING, "nodes": 3, "min_nodes": 2, "devices": 1, **launch},
             conductor=ConductorAddress(address="10.0.0.9", port=20_000, certificate=""),
         )
-        return SlurmLauncher(Placement(section="train", pool="gpu"))(store, told, hub)
+        return SlurmLauncher(Placement(section="train", pool="gpu", job_variables=variables or {}))(store, told, hub)
 
     return make
 
@@ -96,7 +96,26 @@ def test_gpus_are_asked_for_where_there_are_some(
     assert SlurmLauncher(placement).options(1, 1).get("gpus-per-node") == asked
 
 
-@pytest.mark.parametrize("name", ["wrap", "nodes", "output", "export", "--account", "Account", "a=b"])
+def test_machines_that_the_spec_excludes_stay_excluded(slurm: Slurm, nodes: Callable[..., SlurmNodes]) -> None:
+    slurm.answers["sinfo"] = "n0\nn1\n"
+    nodes({"exclude": "n7"}, left_out=["n1"]).start([0, 1, 2])
+    assert "--exclude=n7,n1" in slurm.asked[-1]
+
+
+def test_a_node_gets_nothing_that_holds_only_where_the_conductor_is(
+    slurm: Slurm, nodes: Callable[..., SlurmNodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("TRAINWRIGHT_ADDRESS", "TRAINWRIGHT_NODE", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "SLURM_CONF", "MINE")
+    for name in (*names, "SOME_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    passed = nodes()._environ()
+    assert [name for name in (*names, "SOME_TOKEN") if name in passed] == ["SLURM_CONF", "MINE"]
+    assert passed["TRAINWRIGHT_CONDUCTOR"] == "wss://10.0.0.9:20000"
+
+
+@pytest.mark.parametrize(
+    "name", ["partition", "qos", "signal", "wrap", "nodes", "output", "export", "--account", "Account", "a=b"]
+)
 def test_an_option_that_is_not_the_specs_is_refused(name: str, slurm: Slurm) -> None:
     placement = Placement(section="verify", pool="gpu", job_variables={name: "x"})
     said = refusal(UsageError, SlurmLauncher, placement)
@@ -104,7 +123,8 @@ def test_an_option_that_is_not_the_specs_is_refused(name: str, slurm: Slurm) -> 
 
 
 def test_a_job_is_queued_once_even_if_its_number_was_lost(slurm: Slurm, nodes: Callable[..., SlurmNodes]) -> None:
-    first = nodes(left_out=["n1", "n2"])
+    first = nodes(left_out=["n1", "n2", "a host of ssh"])
+    slurm.answers["sinfo"] = "n0\nn1\nn1\nn2\n"
     slurm.answers["sbatch"] = StorageUnavailable("no answer")
     with pytest.raises(StorageUnavailable):
         first.start([0, 1, 2])

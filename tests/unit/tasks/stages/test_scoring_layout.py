@@ -143,5 +143,5 @@ def test_a_checkpoint_that_is_too_large_for_a_device_is_refused(
         f"verify.strategy: {name} cannot load the checkpoint: 32.0 GiB of parameters would lie on each device, which "
         f"has 24.0 GiB. Set verify.strategy to fsdp on at least {least} devices (verify.nodes, verify.devices)."
     )
-    with pytest.raises(UsageError, match=r"cannot load the champion: .* Evaluate on a work pool"):
+    with pytest.raises(UsageError, match=r"cannot load the champion: .* Evaluate elsewhere"):
         refuse_too_large("evaluate", 24 * GIB, shard * 32 * GIB, found, champion=True)
