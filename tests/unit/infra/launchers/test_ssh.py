@@ -1,13 +1,16 @@
-"""The file of hosts that `ssh` starts nodes on."""
+"""The hosts that `ssh` starts nodes on, and what they are told. (With a real sshd: tests/integration.)"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.launchers.ssh import read_hosts
+from data_contracts.messages.gang import ConductorAddress, Launch
+from infra.launchers.ssh import SshNodes, read_hosts
+from infra.store import Store
 from tests.support.refusals import refusal
 
 TEXT = """\
@@ -46,3 +49,19 @@ def test_a_file_without_hosts_is_refused_with_its_field(content: bytes | None, s
     message = refusal(UsageError, read_hosts, path, "evaluate.pool")
     assert message.startswith("evaluate.pool: ")
     assert said in message
+
+
+@pytest.mark.parametrize("names", [None, "postgresql://tw:env:NAMES@db/names"])
+def test_a_host_gets_the_credentials_that_the_store_needs_and_no_others(
+    names: str | None, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "PGSSLMODE", "NAMES", "OTHER_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    store.pointers = names
+    at = ConductorAddress(address="10.0.0.9", port=20_000, certificate="")
+    hub: Any = None
+    nodes = SshNodes(store, Launch(training="trainings/k-0", nodes=1, devices=1, conductor=at), hub, ["n0"])
+    passed = nodes._node_variables()
+    kept = [name for name in ("AWS_SECRET_ACCESS_KEY", "PGSSLMODE", "NAMES", "OTHER_TOKEN") if name in passed]
+    assert kept == (["PGSSLMODE", "NAMES"] if names else [])
+    assert passed["conductor"] == "wss://10.0.0.9:20000"
