@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
     Raises: CorruptError for files that are not what was sealed, or not what the index says.
     """
     manifest = store.manifest(checkpoint)
-    tensors = store.read_sealed_as(manifest, _INDEX, _module_tensors)
+    tensors = store.read_sealed_as(manifest, _INDEX, partial(_module_tensors, most_parts=len(manifest.files)))
     # Tied weights are made of the same slices, and put together once.
     times = Counter(map(canonical, tensors.values()))
     tied: dict[bytes, NDArray[Any]] = {}
@@ -133,23 +134,25 @@ def part_of_cut(shape: Sequence[int], cut: Mapping[str, Any], rank: int) -> Mapp
     return {"file": f"{cut['file']}{rank}{ENDING}", "key": cut["key"], "offset": offset, "shape": part}
 
 
-def pieces_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The pieces of a tensor of an index, whether it names them or says how the tensor is cut."""
+def pieces_of(entry: Mapping[str, Any], most: int) -> list[Mapping[str, Any]]:
+    """The pieces of a tensor of an index, whether it names them or says how the tensor is cut.
+
+    ValueError if these are more parts than `most`: no checkpoint has more than it has files.
+    """
     if (cut := entry.get("cut")) is None:
         return list(entry["pieces"])
-    if not 1 <= cut["parts"] <= MOST_RANKS:
-        raise ValueError("a tensor is cut into more parts than there are ranks")
+    if not 1 <= cut["parts"] <= most:
+        raise ValueError("a tensor is cut into more parts than there are files")
     parts = (part_of_cut(entry["shape"], cut, rank) for rank in range(cut["parts"]))
     return [part for part in parts if part is not None]
 
 
-def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[Mapping[str, Any]]]]:
+def _module_tensors(value: Any, most_parts: int) -> dict[str, tuple[list[int], list[Mapping[str, Any]]]]:
     """Shape and slices of each of the module's tensors, by name, from a checkpoint's index."""
     tensors = {}
     for full, entry in sorted(value["tensors"].items()):
-        slices = [
-            tensor_slice for tensor_slice in pieces_of(entry) if str(tensor_slice["file"]).startswith(WEIGHT_FILES)
-        ]
+        pieces = pieces_of(entry, most_parts)
+        slices = [tensor_slice for tensor_slice in pieces if str(tensor_slice["file"]).startswith(WEIGHT_FILES)]
         if full.startswith(_STATE_DICT) and slices:
             tensors[plain_name(full.removeprefix(_STATE_DICT))] = (list(entry["shape"]), slices)
     return tensors

@@ -684,7 +684,7 @@ class Generation:
 
     def _find_silent(self, number: int, node: Node) -> None:
         silent_s, silence_s = time.monotonic() - node.heard, self.launch.silence_s
-        if silent_s > silence_s and self.membership.runs_here(number):
+        if silent_s > silence_s and self.membership.may_be_silent(number):
             silence_s *= BUSY_TIMES
         if silent_s > silence_s:
             if (last := self.membership.exit_of(number)) is not None:

@@ -15,6 +15,7 @@ import datetime
 import hmac
 import json
 import logging
+import resource
 import ssl
 import threading
 import time
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
 SAID: dict[str, type[Message]] = {kind.__name__: kind for kind in (Joined, Heartbeat, NodeExit, Place, CancelMarker)}
+# So long a connection may take that has shown nothing yet; and so many files this process may have open, for nodes.
+HANDSHAKE_S, MOST_FILES = 5.0, 65_536
 # The longest is a NodeExit with the stacks of a node's ranks.
 MOST_BYTES = 2**26
 # So often a node asks whether its connection still leads somewhere, and so long it waits for an answer.
@@ -77,12 +80,17 @@ class Hub:
     Attributes:
         at: what the nodes need to find it.
         codes: of the generation; nobody is admitted before they are set.
-        left: the nodes that have said how they ended.
+        joined: the instance of each node that has joined; left: the nodes that have said how they ended.
     """
 
     def __init__(self, address: str) -> None:
         self.codes: Codes | None = None
         self.left: set[int] = set()
+        self.joined: dict[int, str] = {}
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= soft < MOST_FILES:
+            most = MOST_FILES if hard < 0 else min(hard, MOST_FILES)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         self._listener = listen(address)
         self._tls, certificate = _server_tls()
         self.at = ConductorAddress(address=address, port=self._listener.getsockname()[1], certificate=certificate)
@@ -90,7 +98,6 @@ class Hub:
         # The newest of each kind and node: a conductor that waits for its store misses nothing that still holds.
         self._news: dict[tuple[int, type], News | CorruptError] = {}
         self._told: dict[int, str] = {}
-        self._instances: dict[int, str] = {}
         self._connections: dict[int, ServerConnection] = {}
         self._loop, self._closing = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
@@ -126,7 +133,7 @@ class Hub:
 
         async with serve(
             self._hear, sock=self._listener, ssl=self._tls, process_request=self._admit, compression=None,
-            max_size=MOST_BYTES, ping_interval=None, logger=_QUIET,
+            max_size=MOST_BYTES, ping_interval=None, logger=_QUIET, ssl_handshake_timeout=HANDSHAKE_S,
         ):  # fmt: skip
             await self._closing.wait()
 
@@ -146,7 +153,7 @@ class Hub:
                 message = _parsed(text, node)
                 entry = message if isinstance(message, CorruptError) else News(node, time.monotonic(), message)
                 if isinstance(message, Joined):
-                    if self._instances.setdefault(node, message.instance) != message.instance:
+                    if self.joined.setdefault(node, message.instance) != message.instance:
                         await connection.close(_TAKEN)
                         return
                     self._connections[node] = connection

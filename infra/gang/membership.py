@@ -50,8 +50,8 @@ class Membership(abc.ABC):
         """What the nodes wait for before any of them is started, as in the queue of a cluster; "" if for nothing."""
         return ""
 
-    def runs_here(self, node: int) -> bool:
-        """Whether it is a running process of this machine: then its silence may only say that the machine is busy."""
+    def may_be_silent(self, node: int) -> bool:
+        """Whether its silence says little, such as of a running process of this machine, which may only be busy."""
         return False
 
     def news(self) -> list[News]:

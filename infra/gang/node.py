@@ -74,7 +74,7 @@ class LocalNodes(Membership):
                 if node in self.nodes:
                     stack.callback(self.nodes[node].kill)
 
-    def runs_here(self, node: int) -> bool:
+    def may_be_silent(self, node: int) -> bool:
         """Whether it runs, and is not stopped."""
         return node in self.nodes and self.nodes[node].ended() is None and not self.nodes[node].is_stopped
 
@@ -139,6 +139,11 @@ class LocalNode:
         """End the process and all its descendants, and remove its scratch."""
         end(self._mark, self._process)
         self._folder.close()
+
+
+def in_url(address: str) -> str:
+    """A host's name or address as URLs write it."""
+    return f"[{address}]" if ":" in address else address
 
 
 def own_address(peers: Iterable[str]) -> str:

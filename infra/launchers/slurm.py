@@ -39,7 +39,7 @@ from infra.child import log_tail
 from infra.gang import supervisor
 from infra.gang.hub import Ended, Hub, News
 from infra.gang.membership import Membership, Placement, SlotReservation
-from infra.gang.node import own_address
+from infra.gang.node import in_url, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.processes.environment import for_user_code
 from infra.processes.processes import module_command, uninterrupted
@@ -49,6 +49,8 @@ from infra.store import Store
 
 # Between two questions to slurmctld, whatever the number of nodes.
 ASK_S = 2.0
+# The same, while nodes have ended and the job has not.
+SETTLED_S = 0.5
 # Nodes that have been told to end get this long to say how; then Slurm kills them.
 END_S, KILL_S = 8.0, 30.0
 COMMAND_S = 60.0
@@ -72,7 +74,7 @@ _OPTION = re.compile(r"[a-z][a-z-]{1,40}")
 _OURS = frozenset(
     (
         *("array", "error", "export", "job-name", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output"),
-        *("parsable", "partition", "qos", "requeue", "signal", "wrap"),
+        *("clusters", "export-file", "get-user-env", "parsable", "partition", "qos", "requeue", "signal", "wrap"),
     )
 )
 
@@ -90,13 +92,15 @@ class SlurmLauncher:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         for name, value in placement.job_variables.items():
-            if not _OPTION.fullmatch(name) or name in _OURS or not str(value).isprintable():
+            # `sbatch` takes the beginning of an option's name for the option.
+            is_ours = any(option.startswith(name) for option in _OURS)
+            if not _OPTION.fullmatch(name) or is_ours or not str(value).isprintable():
                 raise UsageError(
                     f"{placement.section}.job_variables.{name}: is not an option of sbatch that can be set here.",
                     remedy="Use long names without the dashes before them, such as account, time or gres.",
                 )
         hosts = re.findall(r"^SlurmctldHost\S*\s*=\s*(\S+?)(?:\((\S+)\))?$", slurm("scontrol", "show", "config"), re.M)
-        self.address = own_address([f"slurm://{address or name}:6817" for name, address in hosts])
+        self.address = own_address([f"slurm://{in_url(address or name)}:6817" for name, address in hosts])
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> SlurmNodes:
         """The nodes of a generation."""
@@ -127,6 +131,7 @@ class SlurmNodes(Membership):
         self._given: int | None = None  # machines of the job, once Slurm has said it
         self._options, self._printed = options, state_folder() / "slurm"
         self._excluded: list[str] = []
+        self._next_look = 0.0
         self._stopped = threading.Event()
         self._undecided: list[News] = []
 
@@ -139,7 +144,9 @@ class SlurmNodes(Membership):
             if self.launch.generation:  # whose conductor may have died while its job was in the queue
                 slurm("scancel", "--me", f"--name={self._name(self.launch.generation - 1)}")
             # A job whose number did not arrive here is found by its name.
-            known = slurm("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%i").split()
+            known = re.findall(
+                r"^\d+$", slurm("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%i"), re.M
+            )
             self.job = known[0] if known else self._queue()
         threading.Thread(target=self._follow, name="slurm", daemon=True).start()
 
@@ -148,7 +155,10 @@ class SlurmNodes(Membership):
             # `sbatch` refuses names that it does not know, such as of hosts that were drained elsewhere.
             known = slurm("sinfo", "--noheader", "--Node", "--format=%N").split()
             self._excluded = sorted(set(known).intersection(self.launch.left_out))
-        return slurm(*self.command(), text=self.script(), environ=self._environ()).strip()
+        said = slurm(*self.command(), text=self.script(), environ=self._environ())
+        if (job := re.search(r"^(\d+)(;|$)", said, re.M)) is None:
+            raise StorageUnavailable(f"Slurm does not say which job it has queued: {said.strip()!r}.")
+        return job[1]
 
     @property
     def name(self) -> str:
@@ -186,7 +196,7 @@ class SlurmNodes(Membership):
         node = shlex.join(module_command(__name__, *arguments))
         # Since Slurm 22.05 `srun` does not take this number from its job by itself.
         cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
-        return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 --ntasks-per-node=1 {cpus} {node}\n"
+        return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 --wait=0 --ntasks-per-node=1 {cpus} {node}\n"
 
     def ended(self) -> Mapping[int, Ended]:
         """All nodes, once the job is over; before, those for which Slurm gave the job no machine."""
@@ -208,7 +218,9 @@ class SlurmNodes(Membership):
         self._undecided = [one for one in found if _is_preempted(one.message)]
         if not self._undecided:
             return found
-        self._look()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + SETTLED_S
+            self._look()
         if self._state != "COMPLETING":
             self._undecided = []
         cancelled = Ended(f"was cancelled in Slurm, with its job {self.job}", Cancelled)
@@ -221,6 +233,10 @@ class SlurmNodes(Membership):
         """The job's place in the queue, until Slurm gives it machines."""
         return f"its Slurm job {self.job} is {self._in_words()}" if self.job and self._state in WAITING else ""
 
+    def may_be_silent(self, node: int) -> bool:
+        """Whether it has said how it ended, and the job's last state is awaited: a machine may clean up for long."""
+        return any(one.node == node for one in self._undecided)
+
     def status(self, node: int) -> str:
         """What Slurm says of the job."""
         return f"its Slurm job {self.job} is {self._in_words()}" if self.job else ""
@@ -232,6 +248,8 @@ class SlurmNodes(Membership):
     def end(self, nodes: Collection[int]) -> None:
         """Wait until the nodes have said how they ended, at most END_S; then Slurm ends the job, if it is all of it."""
         if not self.job:
+            with contextlib.suppress(StorageUnavailable, UsageError):  # it may be queued, and its number have been lost
+                slurm("scancel", "--me", f"--name={self.name}")
             return
         is_whole = len(nodes) >= self.launch.nodes
         deadline = time.monotonic() + END_S
@@ -259,11 +277,16 @@ class SlurmNodes(Membership):
     def _look(self) -> None:
         """Ask for the job's state; what is known stays if slurmctld does not answer, as while it restarts."""
         with contextlib.suppress(StorageUnavailable, UsageError):
-            told = slurm("squeue", "--noheader", "--states=all", "--format=%T %D %r", f"--jobs={self.job}").split()
-            if told:
-                self._state, self._reason = told[0], " ".join(told[2:])
+            try:
+                said = slurm("squeue", "--noheader", "--states=all", "--format=%T %D %r", f"--jobs={self.job}")
+            except UsageError as error:
+                if "Invalid job id" in error.message and self._state not in OVER:
+                    self._state, self._reason = "FAILED", "Slurm no longer knows it"
+                raise
+            if (line := re.search(r"^([A-Z_]+) (\d+) (.*)$", said, re.M)) is not None:
+                self._state, self._reason = line[1], line[3].strip()
                 if self._state not in WAITING and self._given is None:
-                    self._given = int(told[1])
+                    self._given = int(line[2])
 
     def _in_words(self) -> str:
         state = self._state or "PENDING"
@@ -279,13 +302,16 @@ class SlurmNodes(Membership):
             **{name: value for name, value in kept.items() if not _is_of_this_machine(name)},
             **store_env(store.storage_options, store.pointers),
             NODE_KEY: key.hex(),
-            CONDUCTOR: f"wss://{conductor.address}:{conductor.port}",
+            CONDUCTOR: f"wss://{in_url(conductor.address)}:{conductor.port}",
         }
 
 
 def _is_of_this_machine(name: str) -> bool:
-    """Whether a variable says what holds here alone: this machine's address and name, and the job that runs it."""
-    return name in (ADDRESS, NODE) or (name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF")
+    """Whether a variable says what holds here alone: this machine's address and name, the job that runs it, and what a
+    person's own questions to Slurm show.
+    """
+    prefixes = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_", "SCONTROL_")
+    return name in (ADDRESS, NODE) or (name.startswith(prefixes) and name != "SLURM_CONF")
 
 
 def _is_preempted(message: object) -> bool:
@@ -303,7 +329,13 @@ def slurm(*command: str, text: str = "", environ: Mapping[str, str] | None = Non
     """
     try:
         done = subprocess.run(
-            command, input=text, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command,
+            input=text,
+            env={name: value for name, value in (environ or os.environ).items() if not _is_of_this_machine(name)},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
         )
     except FileNotFoundError as error:
         raise UsageError(
@@ -315,7 +347,11 @@ def slurm(*command: str, text: str = "", environ: Mapping[str, str] | None = Non
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-    if re.search(r"[Uu]nable to contact|[Cc]ommunication|timed out|[Cc]onnect|[Ss]ocket", said):
+    if re.search(
+        r"[Uu]nable to contact|[Cc]ommunication|timed out|[Cc]onnect|[Ss]ocket"
+        r"|transmitted or received|[Aa]uthentication|standby|temporarily|not available",
+        said,
+    ):
         raise StorageUnavailable(f"Slurm does not answer: {said}")
     raise UsageError(f"Slurm refuses the job: {said}")
 

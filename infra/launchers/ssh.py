@@ -32,7 +32,7 @@ from infra.child import log_tail
 from infra.gang import supervisor
 from infra.gang.hub import Ended, Hub
 from infra.gang.membership import Membership, Placement, SlotReservation
-from infra.gang.node import own_address
+from infra.gang.node import in_url, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.processes.environment import needed
 from infra.processes.processes import module_command, uninterrupted
@@ -42,6 +42,8 @@ from infra.store import Store
 # Nodes that have been told to end get this long to say how.
 END_S = 8.0
 CONNECT_S = 20
+# The code with which `ssh` ends by itself, and how soon it tries again to reach a host.
+UNREACHED, RETRY_S = 255, 5.0
 _HOST = re.compile(r"((?!-)[\w.:@%-]+)(?: slots=([1-9][0-9]{0,3}))?")
 # A connection over which nothing comes for so long is cut.
 ALIVE_S, MISSED = 5, 3
@@ -60,7 +62,7 @@ class SshLauncher:
 
     def __init__(self, placement: Placement) -> None:
         self.hosts = read_hosts(Path(placement.pool), f"{placement.section}.pool")
-        self.address = own_address([f"ssh://{_reached_at(host)}:22" for host in self.hosts])
+        self.address = own_address([f"ssh://{in_url(_reached_at(host))}:22" for host in self.hosts])
 
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> SshNodes:
         """The nodes of a generation."""
@@ -75,6 +77,7 @@ class SshNodes(Membership):
         self._hosts = [host for host in hosts if _name(host) not in launch.left_out]
         self._printed = scratch.make("ssh")
         self.connections: dict[int, subprocess.Popen[bytes]] = {}
+        self._next_try, self._ending = time.monotonic() + RETRY_S, False
 
     def start(self, nodes: Collection[int]) -> None:
         """Connect to the hosts; which of them answers shows in the roll-call."""
@@ -86,16 +89,38 @@ class SshNodes(Membership):
 
     def ended(self) -> Mapping[int, Ended]:
         """Nodes whose connection has ended, and those for which there is no host."""
+        self._connect_again()
         codes = {node: process.poll() for node, process in self.connections.items()}
         missing = Ended("was not started, because no host is left for it", GangIncomplete)
         return {
             **dict.fromkeys(range(len(self._hosts), self.launch.nodes), missing),
-            **{node: Ended(self._how(node, code)) for node, code in codes.items() if code is not None},
+            **{
+                node: Ended(self._how(node, code))
+                for node, code in codes.items()
+                if code is not None and not self._is_unreached(node)
+            },
         }
 
+    def _is_unreached(self, node: int) -> bool:
+        """Whether `ssh` ended without a connection (its own code, 255) to a node that has not joined."""
+        return self.connections[node].poll() == UNREACHED and node not in self.hub.joined
+
+    def _connect_again(self) -> None:
+        """Try hosts again that were not reached, such as one that boots, or whose `sshd` lets few in at once."""
+        if time.monotonic() < self._next_try or self._ending:
+            return
+        self._next_try = time.monotonic() + RETRY_S
+        unreached = [node for node in self.connections if self._is_unreached(node)]
+        for node in unreached:
+            del self.connections[node]
+        self.start(unreached)
+
     def status(self, node: int) -> str:
-        """Why there is no node, if there are fewer hosts."""
-        return f"on {self._hosts[node]}" if node < len(self._hosts) else "no host is left for it"
+        """Where it is, and whether it was reached; or that there are fewer hosts."""
+        if node >= len(self._hosts):
+            return "no host is left for it"
+        unreached = node in self.connections and self._is_unreached(node)
+        return f"{self._hosts[node]} was not reached" if unreached else f"on {self._hosts[node]}"
 
     def log(self, node: int) -> str:
         """The end of what the node, or ssh, printed."""
@@ -103,6 +128,7 @@ class SshNodes(Membership):
 
     def end(self, nodes: Collection[int]) -> None:
         """Wait for the nodes' own end, at most END_S, then end their connections, and with them all processes there."""
+        self._ending = self._ending or len(nodes) >= self.launch.nodes
         ours = {node: self.connections[node] for node in nodes if node in self.connections}
         deadline = time.monotonic() + END_S
         while any(process.poll() is None for process in ours.values()) and time.monotonic() < deadline:
@@ -150,13 +176,12 @@ class SshNodes(Membership):
         key = generation_key(launch_key(store.uri, launch.training), launch.generation)
         patterns = needed({"store": store.address.to_json()})
         passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
-        own = {NODE_KEY: key.hex(), "conductor": f"wss://{conductor.address}:{conductor.port}"}
+        own = {NODE_KEY: key.hex(), "conductor": f"wss://{in_url(conductor.address)}:{conductor.port}"}
         return {**passed, **store_env(store.storage_options, store.pointers), **own}
 
     def _how(self, node: int, code: int) -> str:
         where = f"on {self._hosts[node]}"
-        # 255 is ssh's own.
-        return f"{where} was not reached, or its connection broke" if code == 255 else f"{where} ended with code {code}"
+        return f"{where} ended with code {code}" if code != UNREACHED else f"{where} has lost its connection"
 
     def _log(self, node: int) -> Path:
         return self._printed.path / f"node-{node}.txt"
@@ -187,7 +212,10 @@ def read_hosts(path: Path, field: str) -> list[str]:
 
 def _reached_at(host: str) -> str:
     """The name or address that a person's configuration of ssh has for a host."""
-    done = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise UsageError("There is no ssh on this machine.", remedy="Install OpenSSH's client.") from error
     found = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
     return found[1] if found is not None else _name(host)
 
@@ -198,7 +226,7 @@ def _name(host: str) -> str:
 
 
 def end_with_input(stream: IO[bytes]) -> None:
-    """End this process when its input ends: first as asked, then, if it does not, with all that it started."""
+    """Ask this process to end when its input ends, with all that it started."""
     while stream.read(1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -151,18 +151,33 @@ class SshHosts(Here):
         (folder / "bin").mkdir()
         (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/client "$@"\n')
         (folder / "bin" / "ssh").chmod(0o755)
-        Path("/run/sshd").mkdir(exist_ok=True)
-        command = [str(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")), "-D", "-e", "-f", folder / "sshd"]
-        with (folder / "log").open("w") as log:
-            subprocess.Popen(command, env=marked_env(self.mark), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(lambda: listens(port), what=(folder / "log").read_text)
+        self.folder, self.port = folder, port
+        self.open()
         self.placement = {"launcher": "ssh", "pool": str(folder / "hosts")}
         self.environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
-    def close(self) -> None:
-        """End sshd."""
-        super().close()
+    def open(self) -> None:
+        """Start sshd."""
+        Path("/run/sshd").mkdir(exist_ok=True)
+        sshd = str(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"))
+        with (self.folder / "log").open("a") as log:
+            subprocess.Popen(
+                [sshd, "-D", "-e", "-f", self.folder / "sshd"],
+                env=marked_env(self.mark),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: listens(self.port), what=(self.folder / "log").read_text)
+
+    def shut(self) -> None:
+        """End sshd, and all connections."""
         kill_marked(self.mark)
+
+    def close(self) -> None:
+        """End all."""
+        super().close()
+        self.shut()
 
 
 def nodes_of(store: Store, generation: int = 0) -> dict[int, Joined]:

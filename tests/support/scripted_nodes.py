@@ -92,7 +92,7 @@ class ScriptedNodes(Membership):
                 if node in self.nodes:
                     stack.callback(self.nodes[node].kill)
 
-    def runs_here(self, node: int) -> bool:
+    def may_be_silent(self, node: int) -> bool:
         return node in self.here
 
 

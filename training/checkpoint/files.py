@@ -37,7 +37,7 @@ from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.handoffs import WEIGHT_FILES, plain_name
 from infra.store.store import CHUNK_BYTES, WHOLE, Share, sealed_file
-from infra.weights import ENDING, MOST_RANKS, part_of_cut, tensor_entries
+from infra.weights import MOST_RANKS, part_of_cut, tensor_entries
 
 TAG = "$"
 # Kinds of arrays that no tensor holds: text, bytes, times and Python's objects, each of which needs a form of its own.
@@ -73,8 +73,9 @@ MOST_PIECES = 64
 MOST_OPEN = 256
 STATE = "state.json"
 WEIGHTS = "state_dict"
+STATE_FILES = "state-"
 OWN = "ranks"
-_FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
+_FILE = re.compile(rf"({WEIGHT_FILES}|{STATE_FILES})[0-9]+\.safetensors")
 # The dtypes that safetensors and a capture can hold, as torch names them.
 STORABLE = {str(dtype).removeprefix("torch.") for dtype in DTYPES}
 # An index or a state larger than this does not belong to a checkpoint; reading it would take many times as much memory.
@@ -591,7 +592,7 @@ def _fault_of_cut(entry: Entry, cut: Cut) -> str:
         return f"has the unknown dtype {entry.dtype}"
     if len(entry.shape) > _MAX_DIMENSIONS or any(not 0 <= size <= _MAX_SIZE for size in entry.shape):
         return "has a size that no tensor has"
-    if not _FILE.fullmatch(f"{cut.file}0{ENDING}"):
+    if cut.file not in (WEIGHT_FILES, STATE_FILES):
         return f"lies in {cut.file!r}, which are not files of a checkpoint"
     if not 0 <= cut.dimension < len(entry.shape) or not 1 <= cut.parts <= MOST_RANKS:
         return "is cut as no tensor is"

@@ -48,6 +48,7 @@ from training.checkpoint.files import (
     INDEX,
     OWN,
     STATE,
+    STATE_FILES,
     UNREADABLE,
     WEIGHTS,
     Cut,
@@ -219,7 +220,7 @@ def capture(
 def _file_kind(name: str) -> str:
     """What stands before the rank in the name of the file with a tensor."""
     # Weights have files and names of their own, so that any reader of safetensors finds them.
-    return WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else "state-"
+    return WEIGHT_FILES if name.startswith(f"{WEIGHTS}/") else STATE_FILES
 
 
 def _key(name: str) -> str:

@@ -168,6 +168,36 @@ def test_the_end_of_a_job_is_that_of_its_nodes(
     assert mine.ended() == dict.fromkeys(range(3), Ended(f"ended as its Slurm job 7 did: {state} (NodeDown)", cause))
 
 
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [("", "PENDING"), ("a notice of the site\nRUNNING 3 None\n", "RUNNING"), ("nothing that fits", "PENDING")],
+)
+def test_what_a_site_says_besides_is_passed_over(
+    line: str, state: str, slurm: Slurm, nodes: Callable[..., SlurmNodes]
+) -> None:
+    slurm.answers["sbatch"] = "a notice of the site\n7;cluster\n"
+    mine = nodes()
+    mine.start([0, 1, 2])
+    slurm.job = line
+    mine._look()
+    assert mine.status(0) == f"its Slurm job 7 is {state}"
+
+
+def test_a_job_that_slurm_no_longer_knows_is_over(
+    slurm: Slurm, nodes: Callable[..., SlurmNodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = nodes()
+    mine.start([0, 1, 2])
+
+    def unknown(*command: str, **_: Any) -> str:
+        raise UsageError("Slurm refuses the job: slurm_load_jobs error: Invalid job id specified")
+
+    monkeypatch.setattr(module, "slurm", unknown)
+    mine._look()
+    assert mine.ended()[0].cause is NodeLost
+    assert mine.waits() == ""
+
+
 def test_a_job_that_slurm_suspends_is_preempted(slurm: Slurm, nodes: Callable[..., SlurmNodes]) -> None:
     mine = nodes()
     mine.start([0, 1, 2])

@@ -254,6 +254,7 @@ def piece_with(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
 CUT_LIES: list[tuple[dict[str, Any], str]] = [
     ({"file": "../weights-"}, "which are not files of a checkpoint"),
     ({"file": "index"}, "which are not files of a checkpoint"),
+    ({"file": "weights-1"}, "which are not files of a checkpoint"),
     ({"dimension": 2}, "is cut as no tensor is"),
     ({"dimension": -1}, "is cut as no tensor is"),
     ({"parts": 0}, "is cut as no tensor is"),
