@@ -78,7 +78,7 @@ def test_what_cannot_be_profiled_is_one_sentence(tmp_path):
     few = refused(spec, 2, "train.lightning.trainer.max_epochs=0")
     assert "The training ends before a step can be timed" in few
     elsewhere = refused(spec, 2, "train.launcher=work-pool", "train.pool=gpus")
-    assert elsewhere.startswith("train.pool: a profile runs on this machine")
+    assert elsewhere.startswith("train.launcher: a profile runs on this machine")
     (tmp_path / "tiny" / "net.py").write_text(
         MODEL.replace("x, y = batch\n        loss", "raise ValueError('x')\n        loss")
     )

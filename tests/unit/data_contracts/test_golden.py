@@ -40,11 +40,12 @@ def test_the_golden_spec_sets_every_field(repository: Path) -> None:
     # What one entry of a list leaves out, another has; what another field excludes cannot stand beside it.
     excluded = ["spec.contract.contamination.columns", "spec.contract.features", "spec.contract.predictions",
                 "spec.contract.runner", "spec.data.window.column",
-                "spec.environment.packages",
+                "spec.environment.packages", "spec.evaluate.job_variables", "spec.evaluate.queue",
                 "spec.mirrors.mlflow.token",
                 "spec.promote.canary.min_gain",
                 "spec.shards.split.by", "spec.shards.split.column",
-                "spec.shards.split.fractions", "spec.shards.split.gap", "spec.train.loader.mixture"]  # fmt: skip
+                "spec.shards.split.fractions", "spec.shards.split.gap", "spec.train.job_variables",
+                "spec.train.loader.mixture", "spec.train.queue", "spec.verify.job_variables", "spec.verify.queue"]  # fmt: skip
     repeated = ("spec.data.source", "spec.evaluate.metrics", "spec.evaluate.sets", "spec.evaluate.slices.",
                 "spec.promote.gates", "spec.train.transform")  # fmt: skip
     assert sorted(name for name in _unset(spec, "spec") if not name.startswith(repeated)) == excluded

@@ -132,10 +132,10 @@ MISTAKES = {
         "strategy: dpd",
         "13: train.strategy: must be one of ddp, fsdp, hsdp or single, got 'dpd'; did you mean ddp?",
     ),
-    "neither of the two launchers": (
+    "none of the launchers": (
         "devices: 2",
-        "launcher: slurm",
-        "13: train.launcher: must be local or work-pool, got 'slurm'",
+        "launcher: lsf",
+        "13: train.launcher: must be one of local, work-pool, slurm or ssh, got 'lsf'",
     ),
     "neither of two choices": (
         "mode: max",

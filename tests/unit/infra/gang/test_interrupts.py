@@ -202,7 +202,7 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, st
     assert third.end() == 130
     all_wait.touch()
     assert first.said(is_answer)["step"] == 60
-    assert second.said(is_answer) == {"step": 60, "node_seconds": 0.0}
+    assert second.said(is_answer) == {"step": 60, "generations": 1, "node_seconds": 0.0}
     assert (first.end(), second.end()) == (0, 0)
     assert not store.exists(layout.launch(TRAINING, 1))
     assert steps(store) == {(0, rank): list(range(1, 61)) for rank in (0, 1)}
