@@ -45,7 +45,8 @@ def test_the_golden_spec_sets_every_field(repository: Path) -> None:
                 "spec.promote.canary.min_gain",
                 "spec.shards.split.by", "spec.shards.split.column",
                 "spec.shards.split.fractions", "spec.shards.split.gap", "spec.train.job_variables",
-                "spec.train.loader.mixture", "spec.train.queue", "spec.verify.job_variables", "spec.verify.queue"]  # fmt: skip
+                "spec.train.loader.mixture", "spec.train.queue", "spec.verify.job_variables",
+                "spec.verify.queue"]  # fmt: skip
     repeated = ("spec.data.source", "spec.evaluate.metrics", "spec.evaluate.sets", "spec.evaluate.slices.",
                 "spec.promote.gates", "spec.train.transform")  # fmt: skip
     assert sorted(name for name in _unset(spec, "spec") if not name.startswith(repeated)) == excluded
