@@ -322,11 +322,12 @@ def test_a_server_that_takes_no_bytes(place: Place, size: int | None, monkeypatc
     operation = OPERATIONS["lease's beat" if size is None else "create large"]
     operation.before(place)
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 50 * 2**20)
-    monkeypatch.setattr("infra.store.s3._longest_s", lambda num_bytes: 1.0)
     monkeypatch.setattr(f"{__name__}.LARGE", bytes(size or 0))
     place.proxy.faults.append(fault := Fault("mute", "PUT", times=FOREVER, seconds=1000))
-    with pytest.raises(StorageUnavailable, match=f"{operation.named}.* in the store .* does not answer"):
-        operation.act(place)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("infra.store.s3._longest_s", lambda num_bytes: 1.0)
+        with pytest.raises(StorageUnavailable, match=f"{operation.named}.* in the store .* does not answer"):
+            operation.act(place)
     assert fault.fired
     place.proxy.clear()
     operation.after(place, False)
