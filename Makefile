@@ -109,7 +109,7 @@ lock-cuda: driver = --extra cuda
 lock-cpu lock-cuda: lock-%: $(READY)
 	echo "$(build)" > .venv/torch-$*.txt
 	rm -f .venv/versions-$*.txt
-	$(COMPILE) --extra postgres --extra redis --extra export $(driver) --constraint requirements.lock \
+	$(COMPILE) --extra postgres --extra redis --extra kubernetes --extra export $(driver) --constraint requirements.lock \
 	  --constraint .venv/torch-$*.txt \
 	  --output-file .venv/versions-$*.txt pyproject.toml
 	{ echo "# What is deployed with torch for $*: every version with its hashes, made by \`make lock\`."; \

@@ -21,7 +21,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 # What `pool` names, by launcher.
-POOLS = {"work-pool": "the name of a Prefect work pool", "slurm": "the name of a partition", "ssh": "a file of hosts"}
+POOLS = {
+    "work-pool": "the name of a Prefect work pool",
+    "slurm": "the name of a partition",
+    "ssh": "a file of hosts",
+    "kubernetes": "a namespace",
+}
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 
 
@@ -129,17 +134,20 @@ class CallableSpec(Shorthand):
 class Placed(Section):
     """A section whose work is done on this machine, or on nodes elsewhere."""
 
-    launcher: Literal["local", "work-pool", "slurm", "ssh"] = "local"
+    launcher: Literal["local", "work-pool", "slurm", "ssh", "kubernetes"] = "local"
     """Where processes start. `local`: on this machine; `work-pool`: each node as a flow run on a Prefect work pool;
-    `slurm`: all nodes as one job of Slurm; `ssh`: each node on a host that `ssh` reaches."""
+    `slurm`: all nodes as one job of Slurm; `ssh`: each node on a host that `ssh` reaches; `kubernetes`: all nodes as
+    the pods of one JobSet."""
     pool: str | None = None
     """For `work-pool`: the name of the Prefect work pool; for `slurm`: of the partition; for `ssh`: a file of hosts, a
-    line for each, such as `gpu-7 slots=2`."""
+    line for each, such as `gpu-7 slots=2`; for `kubernetes`: a namespace."""
     queue: str | None = Field(default=None, exclude_if=is_none)
-    """For `work-pool`: a queue of the pool; for `slurm`: a quality of service. Default: the pool's, or the user's."""
+    """For `work-pool`: a queue of the pool; for `slurm`: a quality of service; for `kubernetes`: a LocalQueue of Kueue.
+    Default: the pool's, or the user's, or no queue."""
     job_variables: dict[str, str | int | float | bool] = Field(default_factory=dict, exclude_if=operator.not_)
     """For `work-pool`: job variables of the pool's template; for `slurm`: long options of `sbatch`, such as
-    `{account: vision, time: "12:00:00"}`. Default none."""
+    `{account: vision, time: "12:00:00"}`; for `kubernetes`: what its pods need, of which `image` is required. Default
+    none."""
 
     @model_validator(mode="after")
     def _has_its_pool(self) -> Placed:

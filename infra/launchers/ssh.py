@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
@@ -34,7 +33,7 @@ from infra.gang.hub import Ended, Hub
 from infra.gang.membership import Membership, Placement, SlotReservation
 from infra.gang.node import in_url, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
-from infra.processes.environment import needed
+from infra.processes.environment import needed_values
 from infra.processes.processes import module_command, uninterrupted
 from infra.records.nodes import NODE
 from infra.store import Store
@@ -174,8 +173,7 @@ class SshNodes(Membership):
         store, launch, conductor = self.store, self.launch, self.launch.conductor
         assert conductor is not None, "its hub listens"
         key = generation_key(launch_key(store.uri, launch.training), launch.generation)
-        patterns = needed({"store": store.address.to_json()})
-        passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
+        passed = needed_values({"store": store.address.to_json()})
         own = {NODE_KEY: key.hex(), "conductor": f"wss://{in_url(conductor.address)}:{conductor.port}"}
         return {**passed, **store_env(store.storage_options, store.pointers), **own}
 

@@ -153,6 +153,12 @@ def needed(request: Mapping[str, Any]) -> set[str]:
     return names
 
 
+def needed_values(request: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of this process that are needed to open the places that a request names."""
+    patterns = needed(request)
+    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)}
+
+
 def new_log(name: str) -> Path:
     """Make an empty file of mode 0600 with a unique name, after removing files older than KEPT_S."""
     folder = state_folder() / FOLDER

@@ -27,6 +27,7 @@ from infra.gang.members import Progress
 from infra.gang.membership import Launcher, Placement
 from infra.gang.node import LOCAL
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
+from infra.launchers.kubernetes import KubernetesLauncher
 from infra.launchers.slurm import SlurmLauncher
 from infra.launchers.ssh import SshLauncher
 from infra.orchestrator.gang import PoolLauncher, launch_secret
@@ -50,6 +51,7 @@ LAUNCHERS: Mapping[str, Callable[[Run, str, Placement], Launcher]] = {
     "work-pool": lambda run, uri, placement: PoolLauncher(run.store, uri, placement),
     "slurm": lambda run, uri, placement: SlurmLauncher(placement),
     "ssh": lambda run, uri, placement: SshLauncher(placement),
+    "kubernetes": lambda run, uri, placement: KubernetesLauncher(placement),
 }
 
 
@@ -220,9 +222,9 @@ def launcher_of(run: Run, section: str, uri: str, devices: int = 1) -> Launcher:
 
 
 def refuse_unready(run: Run) -> None:
-    """UsageError if a section's nodes cannot be started from here, such as without Slurm or a file of hosts."""
+    """UsageError if a section's nodes cannot be started from here, such as without Slurm or a cluster."""
     for section in ("train", "verify", "evaluate"):
-        if getattr(run.spec, section).launcher in ("slurm", "ssh"):
+        if getattr(run.spec, section).launcher in ("slurm", "ssh", "kubernetes"):
             launcher_of(run, section, "")
 
 

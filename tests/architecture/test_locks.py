@@ -94,7 +94,9 @@ def test_what_runs_is_there_and_what_only_tests_need_is_not(build: str, reposito
         return {_name(re.split(r"[\[<>=!~; ]", text, maxsplit=1)[0]) for text in requirements}
 
     optional = project["optional-dependencies"]
-    deployed = names(project["dependencies"]) | names(optional["postgres"]) | names(optional["redis"])
+    deployed = names(project["dependencies"]).union(
+        *(names(optional[one]) for one in ("postgres", "redis", "kubernetes"))
+    )
     # setuptools installs the checkout itself; torch needs it, too.
     assert deployed | {"setuptools"} <= set(locked)
     # Without it, the dashboards of an image with CUDA have no GPUs.

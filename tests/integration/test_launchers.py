@@ -1,6 +1,7 @@
 """What happens to a gang, whatever runs its nodes: the same cause, budget and first step, and no process is left.
 
-Each script is tried with every launcher, by real processes, a real Prefect, Slurm and sshd, and ranks that only count.
+Each script is tried with every launcher, by real processes, a real Prefect, Slurm and sshd, an API server of ours
+for Kubernetes' client, and ranks that only count.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from data_contracts.messages.gang import Latest
 from infra.gang.ledger import generations
 from infra.store import layout
-from tests.support.clusters import Cluster, Here, Pool, SlurmCluster, SshHosts, processes_left
+from tests.support.clusters import Cluster, Here, KubernetesCluster, Pool, SlurmCluster, SshHosts, processes_left
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
 from tests.support.pool import site_with
@@ -134,7 +135,9 @@ MARKS = {
     "slurm": [pytest.mark.root, *(pytest.mark.apt(name) for name in ("slurmctld", "slurmd", "munge"))],
     "ssh": [pytest.mark.root, pytest.mark.apt("openssh-server")],
 }
-LAUNCHERS = [pytest.param(name, marks=MARKS.get(name, [])) for name in ("local", "work-pool", "slurm", "ssh")]
+LAUNCHERS = [
+    pytest.param(name, marks=MARKS.get(name, [])) for name in ("local", "work-pool", "slurm", "ssh", "kubernetes")
+]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +149,13 @@ def cluster(
         with site_with(folder, state_folder / "home") as site:
             yield Pool(site)
         return
-    cluster = {"local": Here, "slurm": SlurmCluster, "ssh": lambda: SshHosts(folder)}[request.param]()
+    made: dict[str, Callable[[], Cluster]] = {
+        "local": Here,
+        "slurm": SlurmCluster,
+        "ssh": lambda: SshHosts(folder),
+        "kubernetes": lambda: KubernetesCluster(folder),
+    }
+    cluster = made[request.param]()
     try:
         yield cluster
     finally:

@@ -1,4 +1,6 @@
-"""What runs a gang's nodes, for tests that every launcher must pass: this machine, a work pool, Slurm, hosts of ssh."""
+"""What runs a gang's nodes, for tests that every launcher must pass: this machine, a work pool, Slurm, hosts of ssh,
+Kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from infra.processes.processes import kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
+from tests.support.kube import NAMESPACE, Kubernetes
 from tests.support.pool import Conductor, Site
 from tests.support.slurm import PARTITION, Slurm
 from tests.support.waiting import free_port, listens, until
@@ -178,6 +181,25 @@ class SshHosts(Here):
         """End all."""
         super().close()
         self.shut()
+
+
+class KubernetesCluster(Here):
+    """An API server of ours, whose pods are processes of this machine: the launcher `kubernetes`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.kubernetes = Kubernetes(folder, HOSTS)
+        self.environment = self.kubernetes.environment
+        self.placement = {"launcher": "kubernetes", "pool": NAMESPACE, "job_variables": {"image": "trainwright"}}
+
+    def cancel(self, gang: Conducted) -> None:
+        """Delete its JobSet."""
+        self.kubernetes.delete(until(self.kubernetes.jobsets)[-1])
+
+    def close(self) -> None:
+        """End the server and all pods."""
+        super().close()
+        self.kubernetes.close()
 
 
 def nodes_of(store: Store, generation: int = 0) -> dict[int, Joined]:

@@ -24,6 +24,7 @@ from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.ledger import Ledger
 from infra.gang.members import Progress
 from infra.gang.membership import Launcher, Placement
+from infra.launchers.kubernetes import KubernetesLauncher
 from infra.launchers.slurm import SlurmLauncher
 from infra.launchers.ssh import SshLauncher
 from infra.processes import processes
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 
 TRAINING = "trainings/k-0"
 ELSEWHERE = "CONDUCTS_ELSEWHERE"
-ELSEWHERE_BY: dict[str, Callable[[Placement], Launcher]] = {"slurm": SlurmLauncher, "ssh": SshLauncher}
+ELSEWHERE_BY: dict[str, Callable[[Placement], Launcher]] = {
+    "slurm": SlurmLauncher,
+    "ssh": SshLauncher,
+    "kubernetes": KubernetesLauncher,
+}
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from tests.support.refusals import refusal
 
 BROKEN = {
     "devices: 2\n  launcher: work-pool": "pool: is missing; launcher work-pool needs the name of a Prefect work pool",
-    "devices: 2\n  pool: gpu": "pool: has an effect only with launcher: work-pool or slurm or ssh; leave it out",
+    "devices: 2\n  pool: gpu": (
+        "pool: has an effect only with launcher: work-pool or slurm or ssh or kubernetes; leave it out"
+    ),
     "launcher: work-pool\n  pool: ''": "pool: is missing; launcher work-pool needs the name of a Prefect work pool",
     "nodes: 2\n  min_nodes: 4": "min_nodes: 4 is more than train.nodes = 2",
     "nodes: 4\n  min_nodes: 3": "min_nodes: train.min_nodes x train.devices = 3 does not divide global_batch_size = 64",
