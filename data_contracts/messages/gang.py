@@ -375,7 +375,8 @@ class Launch(Message, extra="ignore"):
         nodes_in_spec: how many the spec asks for; None in the launch that a training begins with.
         min_nodes: the fewest nodes that may train; None: all.
         devices: ranks of each node.
-        left_out: hosts that take no part because they failed too often.
+        left_out: hosts that take no part: they failed too often, are drained, or broke. withdrawn: those that broke, in
+            whose place other machines are asked for.
         conductor: where the nodes reach it; None in the launches of earlier versions, whose nodes wrote to the store.
         heartbeat_s: interval of the nodes' heartbeats and the ranks' reports; `poll_s`: of all other checks.
         silence_s: a node without heartbeats for so long is lost. The other nodes then have 3 s to report what they
@@ -412,6 +413,7 @@ class Launch(Message, extra="ignore"):
     min_nodes: int | None = Field(default=None, exclude_if=lambda least: least is None)
     devices: int = Field(ge=1, le=MOST_DEVICES)
     left_out: list[str] = []
+    withdrawn: list[str] = Field(default=[], exclude_if=operator.not_)
     conductor: ConductorAddress | None = Field(default=None, exclude_if=lambda address: address is None)
     heartbeat_s: Seconds = 1.0
     poll_s: Seconds = 0.1
@@ -661,7 +663,7 @@ class Retries(Record, extra="ignore"):
     Attributes:
         used: how often each cause was retried, by its key in `retry`.
         failures: how often each node failed, by its name in `infra.gang.recovery`; left_out: nodes that take
-            no part any more.
+            no part any more; withdrawn: machines that broke, in whose place others are asked for.
         micro_batch: rows that a device takes at once after running out of memory; None: as the spec says.
         happened: sentences about these changes, for the report.
     """
@@ -669,6 +671,7 @@ class Retries(Record, extra="ignore"):
     used: dict[str, Count] = {}
     failures: dict[str, Count] = {}
     left_out: list[str] = []
+    withdrawn: list[str] = Field(default=[], exclude_if=operator.not_)
     micro_batch: int | None = Field(default=None, ge=1)
     happened: list[str] = []
 

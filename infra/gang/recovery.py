@@ -18,6 +18,7 @@ from data_contracts.errors import (
     Cancelled,
     Diverged,
     Fenced,
+    GangIncomplete,
     Hung,
     Interrupted,
     NodeLost,
@@ -36,6 +37,9 @@ from infra.gang.members import fitting
 Over = Callable[[], TrainwrightError | None]
 # A node that failed this many times is left out.
 FAILURES = 2
+# Of machines that broke, so many do without: the spare machines of a large cluster are few, and a machine whose device
+# was reset works again.
+MOST_WITHDRAWN = 4
 
 
 class Recovery:
@@ -64,6 +68,7 @@ class Recovery:
         self._left_out = list(before.left_out)
         while self._left_out and not self._fitting(len(self._left_out)):
             self._left_out.pop(0)
+        self._withdrawn = list(before.withdrawn)
         self._micro_batch = before.micro_batch if self._is_smaller(before.micro_batch) else None
 
     @property
@@ -77,12 +82,13 @@ class Recovery:
         train = self._launch.settings
         if self._micro_batch is not None:
             train = {**train, "micro_batch_size": self._micro_batch}
-        hosts = [name for name in self._left_out if "#" not in name]
+        hosts = [name for name in dict.fromkeys([*self._left_out, *self._withdrawn]) if "#" not in name]
         changes = {
             "nodes": self.nodes,
             "nodes_in_spec": self._launch.nodes,
             "skip": list(self.skipped),
             "left_out": hosts,
+            "withdrawn": list(self._withdrawn),
         }
         return self._launch.model_copy(update={**changes, "train": train})
 
@@ -97,6 +103,9 @@ class Recovery:
         """
         if error.details.get("grows") or error.details.get("planned"):
             return ""
+        if isinstance(error, GangIncomplete) and self._withdrawn:
+            back, self._withdrawn = self._withdrawn, []
+            return f"No other machine came in place of {', '.join(back)}, which may take part again."
         key = error.retry_key or ""
         self._used[key] += 1
         used = len(self.skipped) + 1 if isinstance(error, Diverged) else self._used[key]
@@ -115,6 +124,7 @@ class Recovery:
             used=dict(self._used),
             failures=dict(self._failures),
             left_out=list(self._left_out),
+            withdrawn=list(self._withdrawn),
             micro_batch=self._micro_batch,
             happened=list(self.happened),
         )
@@ -161,6 +171,11 @@ class Recovery:
         host = nodes[number]
         distinct = len(set(nodes.values())) == len(nodes) > 1
         name = host if distinct else f"{host}#{number}"
+        if error.details.get("broken") and distinct:
+            # Not fewer nodes: another machine may take its place.
+            self._withdrawn = [*self._withdrawn, host][-MOST_WITHDRAWN:]
+            self.happened.append(f"node {number} ({host}) is broken and is replaced")
+            return f"Another machine is asked for in place of {host}."
         self._failures[name] += 1
         if self._failures[name] < FAILURES or name in self._left_out or not self._fitting(len(self._left_out) + 1):
             return ""

@@ -152,6 +152,8 @@ class KubernetesNodes(Membership):
         if _is_suspended(self._jobset) and not self._pods:
             where = f"queued in {self.placement.queue}" if self.placement.queue else "suspended"
             return f"its JobSet {self.name} is {where}"
+        if self.launch.withdrawn:  # in place of a broken machine there may be no other
+            return ""
         reasons = [_unschedulable(pod) for pod in list(self._pods.values())]
         return next((f"no machine takes its pods: {reason}" for reason in reasons if reason), "")
 

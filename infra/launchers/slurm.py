@@ -25,6 +25,7 @@ from collections.abc import Collection, Mapping
 from data_contracts.canonical import digest
 from data_contracts.errors import (
     Cancelled,
+    GangIncomplete,
     NodeLost,
     OutOfMemory,
     Preempted,
@@ -155,7 +156,12 @@ class SlurmNodes(Membership):
             # `sbatch` refuses names that it does not know, such as of hosts that were drained elsewhere.
             known = slurm("sinfo", "--noheader", "--Node", "--format=%N").split()
             self._excluded = sorted(set(known).intersection(self.launch.left_out))
-        said = slurm(*self.command(), text=self.script(), environ=self._environ())
+        try:
+            said = slurm(*self.command(), text=self.script(), environ=self._environ())
+        except UsageError as error:
+            if not self.launch.withdrawn:
+                raise
+            raise GangIncomplete(f"{error.message} It was to do without {', '.join(self._excluded)}.") from error
         if (job := re.search(r"^(\d+)(;|$)", said, re.M)) is None:
             raise StorageUnavailable(f"Slurm does not say which job it has queued: {said.strip()!r}.")
         return job[1]
@@ -347,7 +353,7 @@ def slurm(*command: str, text: str = "", environ: Mapping[str, str] | None = Non
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-    if re.search(
+    if "node configuration is not available" not in said and re.search(
         r"[Uu]nable to contact|[Cc]ommunication|timed out|[Cc]onnect|[Ss]ocket"
         r"|transmitted or received|[Aa]uthentication|standby|temporarily|not available",
         said,

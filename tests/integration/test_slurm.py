@@ -141,6 +141,26 @@ def test_a_machine_that_is_left_out_gets_no_node(cluster: SlurmCluster, tmp_path
     assert {node.host for node in nodes_of(gang.store).values()} == {"n1", "n2"}
 
 
+def broken(generation: int) -> list[dict[str, Any]]:
+    """Rank 1 says that its device is broken, while rank 0 stands still."""
+    common = {"step": 7, "after": 5, "generation": generation, "for": "/nowhere"}
+    return [{"kind": "wait", "rank": 0, **common}, {"kind": "broken", "rank": 1, **common}]
+
+
+@pytest.mark.sweep
+def test_in_place_of_a_broken_machine_another_is_asked_for_as_long_as_there_is_one(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    faults = broken(0) + broken(1)
+    gang = cluster.conduct(tmp_path, {**LONG, "faults": faults}, nodes=2, retry={"node_lost": 2})
+    assert gang.trained() == (20, 4)
+    first, second, last = (nodes_of(gang.store, number) for number in (0, 1, 3))
+    assert first[1].host not in {node.host for node in second.values()}
+    assert [cause for cause, _ in ended(gang)] == ["node_lost", "node_lost", "gang_incomplete"]
+    assert len(last) == 2
+    assert used(gang) == {"node_lost": 2}
+
+
 def test_a_plan_shows_the_job_and_a_pipeline_trains_by_it(
     cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

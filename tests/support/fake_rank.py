@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import (
+    NodeLost,
     OutOfMemory,
     Preempted,
     StorageUnavailable,
@@ -130,6 +131,8 @@ def fail(fault: dict[str, Any]) -> None:
             raise ZeroDivisionError("a bug of ours")
         case "oom":
             raise OutOfMemory("A rank ran out of memory: no more.")
+        case "broken":
+            raise NodeLost("A device of this machine is broken.", details={"broken": True})
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "user" | "user meanwhile":

@@ -105,6 +105,7 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
             f"A device of this machine is broken: {describe(error, project)}.",
             remedy="Look at the machine (`nvidia-smi -q`); `trainwright drain NODE` keeps it from trainings.",
             user_traceback=user_traceback(error, project),
+            details={"broken": True},
         )
     if raised_in_project(error, project):
         return UserCodeError(

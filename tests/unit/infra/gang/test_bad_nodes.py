@@ -17,7 +17,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UserCodeError,
 )
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, Meeting
 from infra.gang.conductor import remember, without_drained
 from infra.records.nodes import NODE, decide, nodes_of
 from infra.store import Store, layout
@@ -54,6 +54,21 @@ def test_a_drained_node_is_not_used_and_another_takes_its_place(store: Store) ->
     decide(store, "bad", drained=True, reason="its memory")
     assert train(store, ("bad", None), ("good", "")) == 1
     assert store.read_as(layout.launch(TRAINING, 0), Launch.from_json).left_out == ["bad"]
+
+
+def test_a_broken_machine_is_replaced_by_another(store: Store) -> None:
+    broken = NodeLost("A device is broken.", details={"node": 0, "broken": True})
+    left = [("bad", broken), ("good", None), ("bad", None), ("good", ""), ("spare", "")]
+
+    def start(generation: int, node: int) -> ScriptedNode:
+        host, end = left.pop(0)
+        return ScriptedNode(store, generation, node, end=end, host=host)
+
+    assert conduct_scripted(store, start, launch={"nodes": 2}).generations == 2
+    assert left == []
+    assert store.read_as(layout.launch(TRAINING, 1), Launch.from_json).left_out == ["bad"]
+    meeting = store.read_as(layout.rollcall(TRAINING, 1), Meeting.from_json)
+    assert [node.host for node in meeting.nodes] == ["good", "spare"]
 
 
 def test_a_restored_node_is_used_again(store: Store) -> None:

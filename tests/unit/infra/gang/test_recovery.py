@@ -117,6 +117,38 @@ def test_a_node_that_failed_twice_is_left_out_and_named() -> None:
     assert recovers.nodes == 2
 
 
+def broken(node: int) -> TrainwrightError:
+    return NodeLost("A device is broken.", details={"node": node, "broken": True})
+
+
+def test_another_machine_is_asked_for_in_place_of_a_broken_one() -> None:
+    recovers = recovery(node_lost=9, launch={"min_nodes": 4})
+    assert recovers.after(broken(2), HOSTS, 6) == "Another machine is asked for in place of c."
+    assert (recovers.nodes, recovers.launch.nodes, recovers.launch.left_out) == (4, 4, ["c"])
+    assert recovers.happened == ["node 2 (c) is broken and is replaced"]
+    kept = Retries.model_validate_json(recovers.retries.model_dump_json())
+    assert recovery(retries=kept, launch={"min_nodes": 4}).launch.left_out == ["c"]
+    said = recovers.after(errors.GangIncomplete("too few."), HOSTS, 6)
+    assert said == "No other machine came in place of c, which may take part again."
+    assert (recovers.launch.left_out, recovers.retries.used) == ([], {"node_lost": 1})
+    with pytest.raises(errors.GangIncomplete):
+        recovers.after(errors.GangIncomplete("too few."), HOSTS, 6)
+
+
+def test_no_more_machines_are_done_without_than_a_cluster_has_to_spare() -> None:
+    recovers = recovery(node_lost=9, launch={"nodes": 6, "min_nodes": 6})
+    hosts = dict(enumerate("abcdef"))
+    for number in range(5):
+        recovers.after(broken(number), hosts, 4)
+    assert recovers.launch.left_out == ["b", "c", "d", "e"]
+
+
+def test_of_nodes_on_one_machine_none_is_replaced() -> None:
+    recovers = recovery(node_lost=9)
+    assert recovers.after(broken(2), dict.fromkeys(HOSTS, "here"), 6) == ""
+    assert recovers.launch.left_out == []
+
+
 def test_a_gang_shrinks_to_a_number_that_divides_the_global_batch() -> None:
     recovers = recovery(launch={"train": {"global_batch_size": 16}}, node_lost=9)
     recovers.after(lost(2), HOSTS, 6)
