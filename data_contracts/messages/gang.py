@@ -249,7 +249,7 @@ class RankReport(Message, extra="ignore"):
     """How far a rank is.
 
     Attributes:
-        device: on which it computes, once it knows.
+        device: on which it computes, with the model of a GPU; "" until it knows.
         checkpoints: the newest that were sealed, of `num_checkpoints` in this generation.
         wait_share: share of the time since the last report spent waiting for data.
         begun_with: what was loaded from `train.init_from`, in this generation; else "".

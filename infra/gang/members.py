@@ -8,6 +8,7 @@ collective, so a waiting rank is never blamed. See docs/adr/0012.
 from __future__ import annotations
 
 import bisect
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -311,10 +312,15 @@ class RankReports:
         self.checkpoint_step = -1
         self._launch, self._commit, self._say = launch, commit, say
         self._begun_with = ""
+        self._kinds: dict[str, str] = {}
 
     def take_in(self, reports: Sequence[RankReport], node: str) -> None:
-        """Take in the reports of the ranks of `node`, its name in messages."""
+        """Take in the reports of the ranks of `node`, its name in messages.
+
+        Raises: UsageError if ranks compute on devices of several kinds: each step would take as long as on the slowest.
+        """
         for report in reports:
+            self._note_device(report, node)
             self.liveness.hear(report, node)
             self.micro_batch = report.micro_batch or self.micro_batch
             for checkpoint in report.checkpoints:
@@ -334,6 +340,18 @@ class RankReports:
         if checkpoint.step > self.checkpoint_step:
             self.checkpoint_step = checkpoint.step
             self._say(checkpoint_step=checkpoint.step)
+
+    def _note_device(self, report: RankReport, node: str) -> None:
+        if not report.device:
+            return
+        # Of `cuda:3 (NVIDIA H200)`, all but the number.
+        self._kinds.setdefault(re.sub(r":\d+", "", report.device, count=1), f"rank {report.rank} on {node}")
+        if len(self._kinds) > 1:
+            where = "; ".join(f"{who} on {kind}" for kind, who in self._kinds.items())
+            raise UsageError(
+                f"The ranks compute on different devices: {where}.",
+                remedy="Choose machines with one kind by the launcher's pool, queue or job_variables.",
+            )
 
     def _show(self, report: RankReport) -> None:
         self._say(step=report.step, epoch=report.epoch, samples=report.samples, metrics=report.metrics)

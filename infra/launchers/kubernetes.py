@@ -75,7 +75,7 @@ CONTAINER, REPLICATED = "node", "nodes"
 # A pod's own role at its cloud, which is not the conductor's.
 _OF_POD = ("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_", "AWS_CONTAINER_")
 SIGTERM_CODE = 143
-Object = dict[str, Any]
+Object = Mapping[str, Any]
 
 log = logging.getLogger("trainwright")
 
@@ -97,6 +97,14 @@ class KubernetesLauncher:
     def __call__(self, store: Store, launch: Launch, hub: Hub) -> KubernetesNodes:
         """The nodes of a generation."""
         return KubernetesNodes(store, launch, hub, self)
+
+    def in_words(self, nodes: int) -> str:
+        """What a JobSet asks for, whatever the generation."""
+        placement, gpus = self.placement, gpus_of(self.placement, self.variables)
+        queue = {"queue": placement.queue} if placement.queue else {}
+        asked = {**queue, **{name: value for name, value in self.variables.items() if value}, **gpus}
+        each = ", ".join(f"{name}={value}" for name, value in asked.items() if name != "gpu_resource")
+        return f"a JobSet in {placement.pool}, pods: {nodes}, each {each}"
 
 
 class KubernetesNodes(Membership):
@@ -293,7 +301,7 @@ class KubernetesNodes(Membership):
         }
 
     def _pod(self) -> Object:
-        given, launch, gpus = self.variables, self.launch, self._gpus()
+        given, launch, gpus = self.variables, self.launch, gpus_of(self.placement, self.variables)
         pod = json.loads((Path(__file__).parents[1] / "kubernetes" / "node-pod.json").read_text())
         # Of a machine's own fields, only its name can be matched, one name each.
         left_out = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in launch.left_out]
@@ -324,10 +332,11 @@ class KubernetesNodes(Membership):
             ],
         }
 
-    def _gpus(self) -> dict[str, str]:
-        placement = self.placement
-        asked = placement.needs_gpus or "gpu_resource" in placement.job_variables
-        return {self.variables["gpu_resource"]: str(placement.devices)} if asked else {}
+
+def gpus_of(placement: Placement, variables: Mapping[str, str]) -> dict[str, str]:
+    """The GPUs of each pod, by their resource's name; {} if it needs none."""
+    asked = placement.needs_gpus or "gpu_resource" in placement.job_variables
+    return {variables["gpu_resource"]: str(placement.devices)} if asked else {}
 
 
 def how_ended(pod: Object) -> Ended | None:

@@ -229,12 +229,14 @@ def refuse_unready(run: Run) -> None:
 
 
 def queued_as(run: Run) -> str:
-    """For a plan: the command that queues the nodes of a training in Slurm; "" with another launcher."""
-    train = run.spec.train
-    if train.launcher != "slurm":
-        return ""
-    options = SlurmLauncher(placement_of(run, "train")).options(train.least_nodes, train.nodes)
-    return shlex.join(["sbatch", *(f"--{name}={value}" for name, value in options.items())])
+    """For a plan: how the nodes of a training are asked for in Slurm or Kubernetes; "" with another launcher."""
+    train, placement = run.spec.train, placement_of(run, "train")
+    if train.launcher == "slurm":
+        options = SlurmLauncher(placement).options(train.least_nodes, train.nodes)
+        return shlex.join(["sbatch", *(f"--{name}={value}" for name, value in options.items())])
+    if train.launcher == "kubernetes":
+        return KubernetesLauncher(placement).in_words(train.nodes)
+    return ""
 
 
 def done_by_child(

@@ -143,7 +143,12 @@ def test_a_pipeline_trains_by_it(cluster: KubernetesCluster, tmp_path: Path, mon
     placed = ["--set", "train.launcher=kubernetes", "--set", f"train.pool={NAMESPACE}"]
     refused = trainwright("plan", spec, *placed)
     assert (refused.returncode, "train.job_variables.image: is missing" in refused.stderr) == (2, True), refused.stderr
-    done = trainwright("run", spec, *placed, "--set", "train.job_variables={image: trainwright}")
+    placed += ["--set", "train.job_variables={image: trainwright, gpu_resource: example.com/gpu}"]
+    plan = trainwright("plan", spec, *placed)
+    asked = f"a JobSet in {NAMESPACE}, pods: 1, each image=trainwright, "
+    assert asked in plan.stdout, plan.stderr
+    assert "example.com/gpu=1" in plan.stdout
+    done = trainwright("run", spec, *placed)
     assert done.returncode == 0, done.stderr
     assert "promoted" in done.stdout
     assert any(path.endswith("/jobsets") and method == "POST" for method, path in cluster.kubernetes.asked)

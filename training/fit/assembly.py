@@ -27,7 +27,7 @@ from training.fit.measuring import ActivityCallback, History, keep_logger_files
 from training.fit.reports import Reports, watch_collectives
 from training.fit.resume import WarmStart
 from training.fit.strategies import make_strategy, on_gpu
-from training.fit.supervisor import Supervisor
+from training.fit.supervisor import Supervisor, device_name
 from training.lightning_adapter import call_at_the_end
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader, ahead_bytes
 from training.loader.loaders import CountRows, with_view
@@ -60,7 +60,7 @@ def train(
     if warm is not None:
         warm.install(module, trainer.precision_plugin.convert_module)
     install(trainer, supervisor, supervisor.activity)
-    reports.progress.device = str(trainer.strategy.root_device)
+    reports.progress.device = device_name(trainer.strategy.root_device)
     if loaders:
         supervisor.loader = loaders["train_dataloaders"]
         supervisor.held_split = loaders.get("val_dataloaders", loaders["train_dataloaders"]).split

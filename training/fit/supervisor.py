@@ -415,6 +415,11 @@ class Saver:
         )
 
 
+def device_name(device: torch.device) -> str:
+    """The device, with the model of a GPU, such as `cuda:0 (NVIDIA H200)`."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
 def machine_facts(device: torch.device) -> MachineFacts:
     """The facts of this process's machine; "" for a fact that the machine does not report."""
     cpu, flags = _cpu()

@@ -135,7 +135,7 @@ MISTAKES = {
     "none of the launchers": (
         "devices: 2",
         "launcher: lsf",
-        "13: train.launcher: must be one of local, work-pool, slurm or ssh, got 'lsf'",
+        "13: train.launcher: must be one of local, work-pool, slurm, ssh or kubernetes, got 'lsf'",
     ),
     "neither of two choices": (
         "mode: max",

@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts import errors
 from data_contracts.errors import NodeLost, TrainwrightError
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd
-from infra.gang.members import Members, Node, called, first_cause, fitting, links_between
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
+from infra.gang.members import Members, Node, RankReports, called, first_cause, fitting, links_between
 
 
 def joined(host: str) -> Joined:
@@ -160,3 +160,15 @@ def test_an_error_is_placed_on_the_node_of_its_rank() -> None:
     assert said == [{}, {"rank": 1, "node": 0}, {"rank": 2, "node": 2}]
     assert found.placed(NodeLost("x.", details={"rank": 4})).details == {"rank": 4}
     assert found.placed(NodeLost("x.", details={"rank": 3, "node": 7})).details["node"] == 7
+
+
+def test_devices_of_several_kinds_are_refused_by_name() -> None:
+    reports = RankReports(launched(), commit=lambda _: None, say=lambda **_: None)
+    devices = ("", "cuda:0 (NVIDIA H200)", "cuda:1 (NVIDIA H200)", "")
+    reports.take_in([RankReport(rank=rank, device=device) for rank, device in enumerate(devices)], "node 0 (a)")
+    with pytest.raises(errors.UsageError) as refused:
+        reports.take_in([RankReport(rank=4, device="cuda:0 (NVIDIA A100-SXM4-80GB)")], "node 1 (b)")
+    assert refused.value.message == (
+        "The ranks compute on different devices: rank 1 on node 0 (a) on cuda (NVIDIA H200); "
+        "rank 4 on node 1 (b) on cuda (NVIDIA A100-SXM4-80GB)."
+    )
