@@ -387,7 +387,7 @@ STEP_S = 5.9
 # Until a person has resumed a run that ended or drained a machine, and until a machine is repaired. Nobody states them.
 PERSON_S, REPAIR_S = 1_800.0, DAY_S
 # Machines beyond the nodes, as a share of them. Nobody states it: Llama 3's cluster had half as many again.
-SPARES = 0.02
+SPARES = 0.01
 ROLLCALL_S = 120.0
 ENDLESS = 1_000_000
 RAISED = RetrySpec(preempted=ENDLESS, node_lost=ENDLESS, hung=ENDLESS, storage=ENDLESS)
@@ -605,7 +605,7 @@ def knobs(nodes: int) -> dict[str, tuple[Setting, Job]]:
         "today, stall 10 times": replace(today, stall_s=10 * STALL_S),
         "today, default budgets": replace(today, retry=RetrySpec()),
         **{
-            f"today, {share:.1%} of spares": replace(today, spares=share) for share in (0.004, 0.008, 0.01, 0.015, 0.04)
+            f"today, {share:.1%} of spares": replace(today, spares=share) for share in (0.004, 0.008, 0.02, 0.04)
         },
     }
     cases = {name: (setting, our_job(setting)) for name, setting in changed.items()}
