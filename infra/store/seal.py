@@ -342,11 +342,15 @@ def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
     target = base / manifest.seal
     with on_this_machine(base):
         base.mkdir(parents=True, exist_ok=True)
-        if hold(target) and _is_whole(target, manifest):
-            return target
-        _make(manifest, backend, target)
-        while not hold(target):  # another process deleted it to make room
-            _make(manifest, backend, target)
+        # Of several jobs that need it at once, one downloads it.
+        with files.locked(lock := base / f".{manifest.seal}"):
+            try:
+                if not (hold(target) and _is_whole(target, manifest)):
+                    _make(manifest, backend, target)
+                while not hold(target):  # another process deleted it to make room
+                    _make(manifest, backend, target)
+            finally:
+                lock.unlink(missing_ok=True)
         return target
 
 

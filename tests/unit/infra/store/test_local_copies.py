@@ -7,6 +7,7 @@ import resource
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +71,20 @@ def test_many_files_are_read_at_once(shards: int, folder_store: Store, tmp_path:
     for read in (store.verify, lambda ref: store.local(ref, cache=tmp_path / "another")):
         with pytest.raises(CorruptError, match="part/01 is missing"):
             read(ref)
+
+
+def test_jobs_that_need_a_copy_at_once_download_it_once(manifest: Manifest, folder_store: Store, tmp_path: Path) -> None:
+    backends = [away(folder_store)[1] for _ in range(8)]
+    together = threading.Barrier(8)
+
+    def job(backend: Backend) -> Path:
+        together.wait(60)
+        return copy_of(manifest, backend, tmp_path / "cache")
+
+    with ThreadPoolExecutor(8) as jobs:
+        [copy] = set(jobs.map(job, backends))
+    assert sum(backend.together for backend in backends) == len(manifest.files)
+    assert list((tmp_path / "cache").iterdir()) == [copy]
 
 
 def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Store) -> None:
