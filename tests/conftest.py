@@ -34,6 +34,7 @@ __all__ = ["postgres", "rclone_server", "s3_server"]
 # Packages whose program has another name.
 PROGRAMS = {
     "iproute2": "ip",
+    "mariadb-server": "mariadbd",
     "munge": "munged",
     "openssh-server": "sshd",
     "postgresql": "pg_ctlcluster",

@@ -6,7 +6,9 @@ for Kubernetes' client, and ranks that only count.
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.gang import Latest
+from data_contracts.messages.gang import Latest, Launch
 from infra.gang.ledger import generations
 from infra.store import layout
 from tests.support.clusters import Cluster, Here, KubernetesCluster, Pool, SlurmCluster, SshHosts, processes_left
@@ -38,7 +40,8 @@ class Script:
     """What happens to a gang of three nodes that takes 20 steps, with a checkpoint each 5; and what is to come of it.
 
     Attributes:
-        faults: of the ranks; options: of the request; held: whether the last step waits for a file `go`.
+        faults: of the ranks; options: of the request; held: whether the last step waits for a file `go`;
+            disk_bytes: of the store's own disk, if it has one.
         act: what is done once step 5 is committed.
         causes: why generations ended; used: of the retry budgets.
         resumed: the step from which a second generation began, or STOOD: the last one of the first; 0: there is none.
@@ -48,6 +51,7 @@ class Script:
     faults: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     held: bool = False
+    disk_bytes: int = 0
     act: Callable[[Cluster, Conducted, Path], Conducted | None] = lambda cluster, gang, folder: None
     causes: tuple[str, ...] = ()
     used: dict[str, int] = field(default_factory=dict)
@@ -81,6 +85,33 @@ def let_a_second_wait(cluster: Cluster, gang: Conducted, folder: Path) -> Conduc
     (folder / "go").touch()
     assert gang.process.wait(PATIENCE_S) == 0
     return second
+
+
+def cut(cluster: Cluster, gang: Conducted, folder: Path) -> None:
+    """Reset every connection between the conductor and a node."""
+    conductor = gang.store.read_as(layout.launch(TRAINING, 0), Launch.from_json).conductor
+    assert conductor is not None
+    killed = subprocess.run(
+        ["ss", "-H", "-K", "sport", "=", str(conductor.port)], capture_output=True, text=True, check=True
+    )
+    assert killed.stdout.count("ESTAB") == 3, killed
+    (folder / "go").touch()
+
+
+def restart(cluster: Cluster, gang: Conducted, folder: Path) -> None:
+    cluster.restart()
+    (folder / "go").touch()
+
+
+def fill(cluster: Cluster, gang: Conducted, folder: Path) -> None:
+    """Leave no room on the disk of the store until the conductor has said so."""
+    ballast = folder / "store" / "ballast"
+    with ballast.open("wb") as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            file.flush()
+    gang.said(lambda line: "No space left on device" in line.get("sentence", ""))
+    ballast.unlink()
+    (folder / "go").touch()
 
 
 # Rank 0 goes no further meanwhile: ranks that only count do not wait for each other.
@@ -129,6 +160,9 @@ SCRIPTS: dict[str, Script] = {
     "the user's code raises": Script(faults=(WAITS, fault("user")), ends="user_code"),
     "our code raises": Script(faults=(WAITS, fault("bug")), ends="internal"),
     "a second conductor waits": Script(act=let_a_second_wait, held=True),
+    "connections are cut": Script(act=cut, held=True),
+    "a daemon is restarted": Script(act=restart, held=True),
+    "the store's disk is full for a while": Script(act=fill, held=True, disk_bytes=2**23),
 }
 DEFAULT = ("the node's supervisor is killed", "preempted", "the conductor is killed")
 MARKS = {
@@ -162,14 +196,31 @@ def cluster(
         cluster.close()
 
 
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[Path, int], None]]:
+    """Makes a folder a disk of so many bytes, until the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(folder: Path, num_bytes: int) -> None:
+            folder.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "disk", folder], check=True)
+            stack.callback(subprocess.run, ["umount", "--lazy", folder], check=True)
+
+        yield make
+
+
 @pytest.mark.parametrize("cluster", LAUNCHERS, indirect=True)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in DEFAULT else pytest.mark.sweep) for name in SCRIPTS]
 )
-def test_the_same_happens_whatever_runs_the_nodes(name: str, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_same_happens_whatever_runs_the_nodes(
+    name: str, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     script = SCRIPTS[name]
     fake = {"steps": 20, "every": 5, "step_s": 0.05, "faults": list(script.faults)}
     fake |= {"until": str(tmp_path / "go")} if script.held else {}
+    if script.disk_bytes:
+        request.getfixturevalue("small_disk")(tmp_path / "store", script.disk_bytes)
     gang = cluster.conduct(tmp_path, fake, nodes=3, **script.options)
     gang.said(lambda line: line["checkpoint_step"] >= 5)
     gang = script.act(cluster, gang, tmp_path) or gang

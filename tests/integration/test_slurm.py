@@ -18,6 +18,7 @@ from infra.store import layout, open_store
 from tests.support.clusters import SlurmCluster, nodes_of, processes_left
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
+from tests.support.slurm import ACCOUNT, QOS
 from tests.support.tiny import SPEC, trainwright, write_project
 from tests.support.waiting import until
 
@@ -159,6 +160,25 @@ def test_in_place_of_a_broken_machine_another_is_asked_for_as_long_as_there_is_o
     assert [cause for cause, _ in ended(gang)] == ["node_lost", "node_lost", "gang_incomplete"]
     assert len(last) == 2
     assert used(gang) == {"node_lost": 2}
+
+
+@pytest.mark.apt("slurmdbd")
+@pytest.mark.apt("mariadb-server")
+@pytest.mark.sweep
+def test_with_accounting_a_job_is_charged_as_the_spec_says(tmp_path: Path) -> None:
+    cluster = SlurmCluster(accounting=True)
+    try:
+        placement = {**cluster.placement, "queue": QOS, "labels": {"team": "sight", "project": "digits"}}
+        cluster.placement = {**placement, "job_variables": {"account": ACCOUNT}}
+        assert cluster.conduct(tmp_path / "a", LONG, nodes=2).trained() == (20, 1)
+        asked = ("sacct", "--noheader", "--allocations", "--parsable2", "--format=Account,QOS,Comment,State")
+        charged = f"{ACCOUNT}|{QOS}|project=digits,team=sight|COMPLETED"
+        until(lambda: charged in cluster.slurm.ask(*asked), what=lambda: cluster.slurm.ask(*asked))
+        cluster.placement = {**placement, "job_variables": {"account": "nobody"}}
+        last = cluster.conduct(tmp_path / "b", LONG, nodes=2).ended()
+        assert (last["cause"], "Invalid account" in last["message"]) == ("usage", True), last
+    finally:
+        cluster.close()
 
 
 def test_a_plan_shows_the_job_and_a_pipeline_trains_by_it(

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from data_contracts.messages.gang import Joined, Meeting
-from infra.processes.processes import kill_marked, marked_env, new_mark
+from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
@@ -44,6 +44,10 @@ class Cluster(abc.ABC):
         with contextlib.suppress(ProcessLookupError):
             os.kill(joined.pid, signal.SIGKILL)
         kill_marked(joined.instance)
+
+    def restart(self) -> None:
+        """Restart the daemon that has started the nodes."""
+        return
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -86,6 +90,14 @@ class Pool(Cluster):
         """Begin to conduct a training."""
         return Conductor(self.site, folder, self.pool, dict(fake), **options)
 
+    def restart(self) -> None:
+        """Kill the worker without a word, and start another."""
+        for mark in self.site.workers.values():
+            for pid in find_marked(mark):
+                if b"worker\0start" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+        self.site.work(self.pool)
+
     def close(self) -> None:
         """End its workers."""
         self.site.stop_work(self.pool)
@@ -94,13 +106,13 @@ class Pool(Cluster):
 class SlurmCluster(Here):
     """A real Slurm: the launcher `slurm`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, accounting: bool = False) -> None:
         super().__init__()
         self.placement = {"launcher": "slurm", "pool": PARTITION}
         # Short, for the path of a socket; everybody may enter it.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.folder.chmod(0o755)
-        self.slurm = Slurm(self.folder)
+        self.slurm = Slurm(self.folder, accounting=accounting)
         self.environment = self.slurm.environment
 
     def job(self) -> str:
@@ -118,9 +130,16 @@ class SlurmCluster(Here):
 
     def conduct(self, folder: Path, fake: Mapping[str, Any], **options: Any) -> Conducted:
         """Begin to conduct a training, once all machines are free; or to conduct it further."""
-        if not (folder / "store").exists():
+        if not (folder / "store" / "store.json").exists():
             self.slurm.wait_until_idle()
         return super().conduct(folder, fake, **options)
+
+    def restart(self) -> None:
+        """Restart slurmctld."""
+        self.slurm.stop_controller()
+        until(lambda: not self.slurm.jobs())
+        self.slurm.start_controller()
+        until(self.slurm.jobs, what=self.slurm.said)
 
     def close(self) -> None:
         """End all."""
@@ -173,6 +192,14 @@ class SshHosts(Here):
             )
         until(lambda: listens(self.port), what=(self.folder / "log").read_text)
 
+    def restart(self) -> None:
+        """Restart sshd, whose connections stay."""
+        for pid in find_marked(self.mark):
+            if b"[listener]" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGTERM)
+        until(lambda: not listens(self.port))
+        self.open()
+
     def shut(self) -> None:
         """End sshd, and all connections."""
         kill_marked(self.mark)
@@ -195,6 +222,15 @@ class KubernetesCluster(Here):
     def cancel(self, gang: Conducted) -> None:
         """Delete its JobSet."""
         self.kubernetes.delete(until(self.kubernetes.jobsets)[-1])
+
+    def restart(self) -> None:
+        """Let the API server answer nothing for a while, and forget what it said before."""
+        self.kubernetes.refusing = 503
+        self.kubernetes.cut_watches()
+        asked = len(self.kubernetes.asked)
+        until(lambda: len(self.kubernetes.asked) > asked)
+        self.kubernetes.refusing = None
+        self.kubernetes.forget()
 
     def close(self) -> None:
         """End the server and all pods."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.processes.processes import kill_marked, marked_env, new_mark
-from tests.support.waiting import free_port, until
+from tests.support.waiting import free_port, listens, until
 
 PARTITION = "gpu"
 CONFIGURATION = """
@@ -42,11 +42,37 @@ KillWait=10
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 {nodes}
 PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
+NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none"
+ACCOUNTING = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.socket
+AccountingStorageEnforce=associations,qos
+AccountingStoreFlags=job_comment
+"""
+DATABASE = """
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdPort={port}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage_port}
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm
+"""
+# An account and a quality of service that this user may use.
+ACCOUNT, QOS = "vision", "high"
 
 
 class Slurm:
@@ -54,12 +80,13 @@ class Slurm:
 
     Args:
         folder: whose parents everybody may enter, with a path short enough for a socket.
+        accounting: whether slurmdbd and a database of its own keep accounts.
 
     Attributes:
         environment: of commands that ask it.
     """
 
-    def __init__(self, folder: Path, machines: int = 3) -> None:
+    def __init__(self, folder: Path, machines: int = 3, *, accounting: bool = False) -> None:
         self.folder, self.mark = folder, new_mark()
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self.machines = [f"n{number}" for number in range(machines)]
@@ -68,9 +95,16 @@ class Slurm:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2 RealMemory=1000"
             for name in self.machines
         ]
+        port = free_port()
         (folder / "slurm.conf").write_text(
             CONFIGURATION.format(
-                host=host, port=free_port(), user="root", folder=folder, nodes="\n".join(lines), partition=PARTITION
+                host=host,
+                port=free_port(),
+                user="root",
+                folder=folder,
+                nodes="\n".join(lines),
+                partition=PARTITION,
+                accounting=ACCOUNTING.format(port=port, folder=folder) if accounting else NO_ACCOUNTING,
             )
         )
         (folder / "state").mkdir()
@@ -80,10 +114,43 @@ class Slurm:
         names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
         options = [f"--{name}={folder / file}" for name, file in names.items()]
         self._begin("munged", "--force", f"--log-file={folder}/logs/munged.log", *options)
+        if accounting:
+            self._start_accounting(port)
         self.start_controller()
         for name in self.machines:
             self.start_machine(name)
         self.wait_until_idle()
+
+    def _start_accounting(self, port: int) -> None:
+        """Start a database and slurmdbd, with a cluster, an account and a quality of service."""
+        data, socket_path, storage_port = self.folder / "data", self.folder / "database.socket", free_port()
+        password = secrets.token_hex(16)
+        self._begin("mariadb-install-db", "--no-defaults", "--user=root", "--skip-test-db", f"--datadir={data}")
+        subprocess.Popen(
+            [
+                *("mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={socket_path}"),
+                *("--bind-address=127.0.0.1", f"--port={storage_port}", f"--log-error={self.folder / 'database.log'}"),
+            ],
+            env=marked_env(self.mark),
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: listens(storage_port), what=self.said)
+        made = f"CREATE USER slurm@localhost IDENTIFIED BY '{password}'; GRANT ALL ON slurm.* TO slurm@localhost"
+        self._begin("mariadb", "--no-defaults", f"--socket={socket_path}", f"--execute={made}")
+        configuration = self.folder / "slurmdbd.conf"
+        configuration.touch(0o600)
+        configuration.write_text(
+            DATABASE.format(folder=self.folder, port=port, storage_port=storage_port, password=password)
+        )
+        self._begin("slurmdbd")
+        until(lambda: listens(port), what=self.said)
+        for added in (
+            ("cluster", "test"),
+            ("account", ACCOUNT),
+            ("qos", QOS),
+            ("user", "root", f"account={ACCOUNT}", f"qos=normal,{QOS}"),
+        ):
+            self._begin("sacctmgr", "--immediate", "add", *added)
 
     def wait_until_idle(self) -> None:
         """Wait until no machine is down or has a job."""

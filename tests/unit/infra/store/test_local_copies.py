@@ -73,7 +73,9 @@ def test_many_files_are_read_at_once(shards: int, folder_store: Store, tmp_path:
             read(ref)
 
 
-def test_jobs_that_need_a_copy_at_once_download_it_once(manifest: Manifest, folder_store: Store, tmp_path: Path) -> None:
+def test_of_jobs_that_need_a_copy_at_once_one_downloads_it(
+    manifest: Manifest, folder_store: Store, tmp_path: Path
+) -> None:
     backends = [away(folder_store)[1] for _ in range(8)]
     together = threading.Barrier(8)
 
