@@ -265,7 +265,7 @@ class KubernetesNodes(Membership):
 
     def jobset(self) -> Object:
         """The JobSet of the generation. Nothing in it is secret."""
-        given, labels = self.variables, dict(self.placement.labels)
+        given, labels = self.variables, labels_of(self.placement.labels)
         named = {QUEUE: self.placement.queue, PRIORITY: given["priority"]}
         asked = {TOPOLOGY: given["topology"], PREFERRED: given["preferred_topology"]}
         job: Object = {
@@ -337,6 +337,15 @@ def gpus_of(placement: Placement, variables: Mapping[str, str]) -> dict[str, str
     """The GPUs of each pod, by their resource's name; {} if it needs none."""
     asked = placement.needs_gpus or "gpu_resource" in placement.job_variables
     return {variables["gpu_resource"]: str(placement.devices)} if asked else {}
+
+
+def labels_of(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags as labels, which have fewer characters: all others become dashes."""
+
+    def fitting(text: str) -> str:
+        return re.sub("[^A-Za-z0-9._-]+", "-", text)[:63].strip("._-")
+
+    return {fitting(name): fitting(value) for name, value in tags.items() if fitting(name)}
 
 
 def how_ended(pod: Object) -> Ended | None:

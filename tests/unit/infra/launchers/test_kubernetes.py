@@ -25,6 +25,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
+from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.gang import ConductorAddress, Launch, NodeExit
 from infra.gang.hub import Ended, News
 from infra.gang.membership import Placement
@@ -164,20 +165,20 @@ def test_the_jobset_says_what_the_spec_says(nodes: Callable[..., KubernetesNodes
         job_variables={"priority": "high", "topology": "rack", "cpu": 8, "memory": "64Gi", "node_selector": "a=b"},
         devices=8,
         needs_gpus=True,
-        labels={"team": "vision"},
+        labels={"cost centre/": "R&D vision!", "??": "x"},
     )
     jobset = nodes(placement, left_out=["n1", "n2"], nodes=4, grace_s=30.0).jobset()
     assert jobset["metadata"]["labels"] == {
         "kueue.x-k8s.io/queue-name": "research",
         "kueue.x-k8s.io/priority-class": "high",
-        "team": "vision",
+        "cost-centre": "R-D-vision",
     }
     [replicated] = jobset["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (4, 4, "Indexed")
     assert (job["backoffLimitPerIndex"], jobset["spec"]["failurePolicy"]["maxRestarts"]) == (0, 0)
     assert job["template"]["metadata"] == {
-        "labels": {"app.kubernetes.io/name": "trainwright-node", "team": "vision"},
+        "labels": {"app.kubernetes.io/name": "trainwright-node", "cost-centre": "R-D-vision"},
         "annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"},
     }
     pod = job["template"]["spec"]
@@ -214,6 +215,7 @@ def test_what_is_secret_is_in_the_secret_alone(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     monkeypatch.setenv("AWS_ROLE_ARN", "the conductor's own")
     mine = nodes()
+    monkeypatch.setattr(Store, "address", StoreAddress(uri="s3://bucket/a", options={}))
     mine.start(range(3))
     secret = kubernetes.objects["secrets"][mine.name]
     key = secret["stringData"][NODE_KEY]
