@@ -480,8 +480,7 @@ class Ours:
     @property
     def left_out(self) -> list[str]:
         """Hosts that `Recovery` has left out."""
-        retries = self.recovery.retries
-        return [*retries.left_out, *retries.withdrawn]
+        return [*self.recovery.retries.left_out, *self.recovery.withdrawn]
 
     def _begin(self) -> None:
         self.recovery = Recovery(self.setting.retry, self.launch, [])
@@ -604,9 +603,7 @@ def knobs(nodes: int) -> dict[str, tuple[Setting, Job]]:
         "today, restart twice as long": replace(today, restart_times=2.0),
         "today, stall 10 times": replace(today, stall_s=10 * STALL_S),
         "today, default budgets": replace(today, retry=RetrySpec()),
-        **{
-            f"today, {share:.1%} of spares": replace(today, spares=share) for share in (0.004, 0.008, 0.02, 0.04)
-        },
+        **{f"today, {share:.1%} of spares": replace(today, spares=share) for share in (0.004, 0.008, 0.02, 0.04)},
     }
     cases = {name: (setting, our_job(setting)) for name, setting in changed.items()}
     # Where no run has measured a checkpoint yet.

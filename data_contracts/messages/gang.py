@@ -671,7 +671,7 @@ class Retries(Record, extra="ignore"):
     used: dict[str, Count] = {}
     failures: dict[str, Count] = {}
     left_out: list[str] = []
-    withdrawn: list[str] = Field(default=[], exclude_if=operator.not_)
+    withdrawn: dict[str, float] = Field(default={}, exclude_if=operator.not_)
     micro_batch: int | None = Field(default=None, ge=1)
     happened: list[str] = []
 

@@ -8,6 +8,7 @@ fails, the next continues the same part. What the gang may still use, budgets de
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -37,9 +38,8 @@ from infra.gang.members import fitting
 Over = Callable[[], TrainwrightError | None]
 # A node that failed this many times is left out.
 FAILURES = 2
-# Of machines that broke, so many do without: the spare machines of a large cluster are few, and a machine whose device
-# was reset works again.
-MOST_WITHDRAWN = 4
+# A machine that broke takes no part for a day: by then somebody has looked at it, or its device was reset.
+WITHDRAWN_S = 86_400.0
 
 
 class Recovery:
@@ -68,7 +68,7 @@ class Recovery:
         self._left_out = list(before.left_out)
         while self._left_out and not self._fitting(len(self._left_out)):
             self._left_out.pop(0)
-        self._withdrawn = list(before.withdrawn)
+        self._withdrawn = dict(before.withdrawn)
         self._micro_batch = before.micro_batch if self._is_smaller(before.micro_batch) else None
 
     @property
@@ -77,18 +77,23 @@ class Recovery:
         return self._fitting(len(self._left_out))
 
     @property
+    def withdrawn(self) -> list[str]:
+        """Machines that broke within the last WITHDRAWN_S."""
+        return [host for host, since in self._withdrawn.items() if time.time() < since + WITHDRAWN_S]
+
+    @property
     def launch(self) -> Launch:
         """The launch of the next generation, without its number, token and checkpoint."""
         train = self._launch.settings
         if self._micro_batch is not None:
             train = {**train, "micro_batch_size": self._micro_batch}
-        hosts = [name for name in dict.fromkeys([*self._left_out, *self._withdrawn]) if "#" not in name]
+        hosts = [name for name in dict.fromkeys([*self._left_out, *self.withdrawn]) if "#" not in name]
         changes = {
             "nodes": self.nodes,
             "nodes_in_spec": self._launch.nodes,
             "skip": list(self.skipped),
             "left_out": hosts,
-            "withdrawn": list(self._withdrawn),
+            "withdrawn": self.withdrawn,
         }
         return self._launch.model_copy(update={**changes, "train": train})
 
@@ -103,8 +108,8 @@ class Recovery:
         """
         if error.details.get("grows") or error.details.get("planned"):
             return ""
-        if isinstance(error, GangIncomplete) and self._withdrawn:
-            back, self._withdrawn = self._withdrawn, []
+        if isinstance(error, GangIncomplete) and (back := self.withdrawn):
+            self._withdrawn = {}
             return f"No other machine came in place of {', '.join(back)}, which may take part again."
         key = error.retry_key or ""
         self._used[key] += 1
@@ -124,7 +129,7 @@ class Recovery:
             used=dict(self._used),
             failures=dict(self._failures),
             left_out=list(self._left_out),
-            withdrawn=list(self._withdrawn),
+            withdrawn=dict(self._withdrawn),
             micro_batch=self._micro_batch,
             happened=list(self.happened),
         )
@@ -173,7 +178,7 @@ class Recovery:
         name = host if distinct else f"{host}#{number}"
         if error.details.get("broken") and distinct:
             # Not fewer nodes: another machine may take its place.
-            self._withdrawn = [*self._withdrawn, host][-MOST_WITHDRAWN:]
+            self._withdrawn[host] = time.time()
             self.happened.append(f"node {number} ({host}) is broken and is replaced")
             return f"Another machine is asked for in place of {host}."
         self._failures[name] += 1

@@ -121,12 +121,7 @@ def test_training_goes_on_while_the_api_server_is_away(cluster: KubernetesCluste
     """And what happened to a pod meanwhile is known afterwards."""
     gang, file = at_rest(cluster, tmp_path)
     kubernetes = cluster.kubernetes
-    kubernetes.refusing = 503
-    kubernetes.cut_watches()
-    asked = len(kubernetes.asked)
-    until(lambda: len(kubernetes.asked) == asked)
-    kubernetes.refusing = None
-    kubernetes.forget()
+    cluster.restart()
     file.touch()
     assert gang.trained() == (10, 1)
     until(lambda: kubernetes.objects == {"pods": {}, "secrets": {}, "jobsets": {}})

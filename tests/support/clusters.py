@@ -183,7 +183,7 @@ class SshHosts(Here):
         Path("/run/sshd").mkdir(exist_ok=True)
         sshd = str(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"))
         with (self.folder / "log").open("a") as log:
-            subprocess.Popen(
+            self._daemon = subprocess.Popen(
                 [sshd, "-D", "-e", "-f", self.folder / "sshd"],
                 env=marked_env(self.mark),
                 stdin=subprocess.DEVNULL,
@@ -194,14 +194,18 @@ class SshHosts(Here):
 
     def restart(self) -> None:
         """Restart sshd, whose connections stay."""
-        for pid in find_marked(self.mark):
-            if b"[listener]" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGTERM)
-        until(lambda: not listens(self.port))
+        self._daemon.terminate()
+        self._daemon.wait()
         self.open()
 
     def shut(self) -> None:
         """End sshd, and all connections."""
+        # It writes over its own environment, so that its mark cannot be read.
+        daemon = psutil.Process(self._daemon.pid)
+        for process in (daemon, *daemon.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._daemon.wait()
         kill_marked(self.mark)
 
     def close(self) -> None:
@@ -225,10 +229,10 @@ class KubernetesCluster(Here):
 
     def restart(self) -> None:
         """Let the API server answer nothing for a while, and forget what it said before."""
+        refused = self.kubernetes.num_refused
         self.kubernetes.refusing = 503
         self.kubernetes.cut_watches()
-        asked = len(self.kubernetes.asked)
-        until(lambda: len(self.kubernetes.asked) > asked)
+        until(lambda: self.kubernetes.num_refused > refused)
         self.kubernetes.refusing = None
         self.kubernetes.forget()
 

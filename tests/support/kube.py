@@ -67,7 +67,7 @@ class Kubernetes:
         self.asked: list[tuple[str, str]] = []
         self.objects: dict[str, dict[str, Object]] = {kind: {} for kind in PATHS.values()}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._version, self._forgotten, self._epoch = 100, 0, 0
+        self._version, self._forgotten, self._epoch, self.num_refused = 100, 0, 0, 0
         self._events: list[tuple[int, str, str, Object]] = []
         self._changed = threading.Condition(threading.RLock())
         self._token = secrets.token_hex(16)
@@ -314,6 +314,7 @@ class Kubernetes:
                     if self.headers.get("Authorization") != f"Bearer {cluster._token}":
                         raise Refused(401, "Unauthorized", "Unauthorized")
                     if cluster.refusing is not None:
+                        cluster.num_refused += 1
                         raise Refused(cluster.refusing, "Refused", "as the test says")
                     value = work()
                 except Refused as refused:

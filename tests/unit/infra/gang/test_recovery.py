@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from data_contracts import errors
 from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.recovery import Recovery
+from infra.gang.recovery import WITHDRAWN_S, Recovery
 
 LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train={"global_batch_size": 24})
 HOSTS = {0: "a", 1: "b", 2: "c", 3: "d"}
@@ -135,12 +136,16 @@ def test_another_machine_is_asked_for_in_place_of_a_broken_one() -> None:
         recovers.after(errors.GangIncomplete("too few."), HOSTS, 6)
 
 
-def test_no_more_machines_are_done_without_than_a_cluster_has_to_spare() -> None:
-    recovers = recovery(node_lost=9, launch={"nodes": 6, "min_nodes": 6})
-    hosts = dict(enumerate("abcdef"))
-    for number in range(5):
-        recovers.after(broken(number), hosts, 4)
-    assert recovers.launch.left_out == ["b", "c", "d", "e"]
+def test_a_broken_machine_may_take_part_again_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1_000.0)
+    monkeypatch.setattr("infra.gang.recovery.time", SimpleNamespace(time=lambda: clock.now))
+    recovers = recovery(node_lost=9, launch={"min_nodes": 4})
+    recovers.after(broken(2), HOSTS, 6)
+    clock.now += WITHDRAWN_S - 1
+    recovers.after(broken(1), HOSTS, 6)
+    assert recovers.launch.left_out == ["c", "b"]
+    clock.now += 1
+    assert (recovers.launch.left_out, recovers.launch.withdrawn) == (["b"], ["b"])
 
 
 def test_of_nodes_on_one_machine_none_is_replaced() -> None:
