@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from data_contracts.canonical import valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_store
+from data_contracts.messages.children import StoreAddress
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect, flow_parameters
 from infra.budgets import refuse_by_policy
@@ -28,11 +29,12 @@ from infra.orchestrator.deployments import (
     deploy_pipeline,
     ensure_sensor,
     ensure_system,
+    ensure_upkeep,
     stop_sensor,
     why_nobody_conducts,
 )
 from infra.orchestrator.worker import ensure_pool
-from infra.store import absolute_address, open_store
+from infra.store import absolute_address, open_at
 from tasks.policies import pipeline_tags
 from tasks.run.spec_check import LoadedSpec, read_spec
 
@@ -50,7 +52,8 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     _refuse_without_effect(arguments)
     loaded = read_spec(path, arguments.set)
     loaded.check(arguments.window)
-    _refuse_by_policy_of_store(loaded, arguments.store)
+    store = _store_address(loaded, arguments.store)
+    _refuse_by_policy_of_store(loaded, store)
     spec = loaded.spec
     _refuse_never(spec)
     name = _name(arguments.name or spec.name)
@@ -77,6 +80,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
         ensure_system(wanted.pool)
+        log.info("upkeep of %s, each day: %s", store.uri, ensure_upkeep(client, wanted.pool, store))
         _automate(client, wanted.title, spec, blocks)
         _look_for_data(client, wanted, spec)
         for automation in watch(client):
@@ -127,20 +131,20 @@ def _answer(
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
 
 
-def _refuse_by_policy_of_store(loaded: LoadedSpec, named: str | None) -> None:
-    """SpecError for a tag that the policy of the store forbids. A store that is not there yet has none.
+def _store_address(loaded: LoadedSpec, named: str | None) -> StoreAddress:
+    """The store of the deployment's runs: the spec's, or the one that is named to be used instead."""
+    store = loaded.spec.store
+    uri = absolute_address(store.uri, loaded.root) if named is None else absolute_address(named)
+    return StoreAddress(uri=uri, options=store.storage_options, pointers=store.pointers if named is None else None)
 
-    Args:
-        named: the store to use instead of the spec's.
-    """
-    spec = loaded.spec
-    uri = absolute_address(spec.store.uri, loaded.root) if named is None else absolute_address(named)
-    pointers = spec.store.pointers if named is None else None
+
+def _refuse_by_policy_of_store(loaded: LoadedSpec, address: StoreAddress) -> None:
+    """SpecError for a tag that the policy of the store forbids. A store that is not there yet has none."""
     try:
-        store = open_store(uri, spec.store.storage_options, pointers=pointers, create=False)
+        store = open_at(address)
     except UsageError:
         return
-    refuse_by_policy(spec, loaded.path, store)
+    refuse_by_policy(loaded.spec, loaded.path, store)
 
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:

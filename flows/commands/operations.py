@@ -164,17 +164,23 @@ def gc(arguments: argparse.Namespace) -> Answer:
     if not (arguments.keep_days >= 0 and arguments.grace_hours >= 0):  # NaN is neither
         raise UsageError("gc: --keep-days and --grace-hours cannot be negative.", remedy="Give 0 or more.")
     limits = Limits(keep_s=arguments.keep_days * DAY_S, grace_s=arguments.grace_hours * 3600)
-
-    def say(deletion: Deletion) -> None:
-        log.info("deleted %s", deletion.item.uri)
-
     store = _swept_store(arguments.store)
-    if not arguments.dry_run:
-        # The costs of deleted runs are kept.
-        call("collect", store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
-    done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
+    done = cleaned(store, limits, dry_run=arguments.dry_run)
     text = _kinds_table(store, done, arguments.dry_run)
     return Answer(text, {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json(), line=text.splitlines()[-1])
+
+
+def cleaned(store: Store, limits: Limits, *, dry_run: bool = False) -> Collected:
+    """Delete what nothing in a store refers to any more, each item with a line in the log; raises as `collect`."""
+    if not dry_run:
+        # The costs of deleted runs are kept.
+        keep = timedelta(days=min(limits.keep_s / DAY_S, timedelta.max.days))
+        call("collect", store, datetime.now(UTC), keep)
+    return collect(store, by=audit.actor(), limits=limits, dry_run=dry_run, on_gone=_log_deletion)
+
+
+def _log_deletion(deletion: Deletion) -> None:
+    log.info("deleted %s", deletion.item.uri)
 
 
 def _swept_store(uri: str | None) -> Store:
@@ -190,10 +196,15 @@ def _kinds_table(store: Store, done: Collected, dry_run: bool) -> str:
         kind = "upload" if left.upload_id else "draft"
         lines.append(f"{kind:<11} {size(left.bytes):>12}  {left.path}  (unfinished)")
     lines += [f"stays                     {uri}  (claimed for use during the collection)" for uri in done.spared]
+    return "\n".join([*lines, what_went(store, done, dry_run=dry_run)])
+
+
+def what_went(store: Store, done: Collected, *, dry_run: bool = False) -> str:
+    """What a collection deleted, as one sentence."""
     counts = Counter(one.item.kind for one in done.deleted) + Counter({"leftover": len(done.leftovers)})
     what = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
     verb = "would be deleted from" if dry_run else "deleted from"
-    return "\n".join([*lines, f"{what} {verb} {store.uri}: {size(done.bytes)}; {done.kept} items stay."])
+    return f"{what} {verb} {store.uri}: {size(done.bytes)}; {done.kept} items stay."
 
 
 def budget(arguments: argparse.Namespace) -> Answer:

@@ -69,7 +69,7 @@ _BODY = "{{ event.payload.body or event.payload.sentence or event.event }}"
 # versions have none, so nobody is told of them until they are deployed again.
 _PIPELINE, _NOTIFY = "pipeline:", "notify:"
 # What Trainwright runs on each pool by itself.
-SYSTEM_FLOWS = ("reap", "day-page", "sensor")
+SYSTEM_FLOWS = ("reap", "day-page", "sensor", "upkeep")
 # A worker that is started again, or one of a server that starts, reports within this time.
 WITHOUT_WORKER = timedelta(seconds=30)
 LATE = timedelta(minutes=10)

@@ -2,12 +2,14 @@
 
 A gang's nodes (`node/POOL`) are deployed when first needed, a pipeline's conductor (`retrain/NAME`) by `trainwright
 deploy`. Periodic deployments look at something now and then: the reaper (`reap/POOL`; `resume/POOL` resumes what it
-finds), the page of the day (`day-page/POOL`), and the sensor of a pipeline's data (`sensor/NAME`).
+finds), the page of the day (`day-page/POOL`), the sensor of a pipeline's data (`sensor/NAME`), and the upkeep of a
+store (`upkeep/NAME`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,10 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, UsageError
+from data_contracts.messages.children import StoreAddress
 from infra.orchestrator.api import asking, if_there, unreachable_is_unavailable
 from infra.processes.processes import CODE_ROOT
+from infra.store.s3 import credentials_sent
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -490,6 +494,54 @@ def stop_sensor(client: SyncPrefectClient, name: str) -> str | None:
         return None
     client.delete_deployment(known.id)
     return f"sensor/{name}"
+
+
+UPKEEP = Periodic(
+    flow="upkeep",
+    entrypoint="flows.upkeep.upkeep",
+    description="Cleans the store {} as `trainwright gc` does, and verifies a part of what is sealed there.",
+    every="{} 1 * * *",
+    properties={
+        "store": {"title": "store", "description": "address of the store", "type": "string", "position": 0},
+        "storage_options": {
+            "title": "storage_options",
+            "description": "how to reach it; credentials are named",
+            "type": "object",
+            "default": {},
+            "position": 1,
+        },
+        "pointers": {"title": "pointers", "description": "its database of pointers", **OPTIONAL_TEXT, "position": 2},
+    },
+    required=("store",),
+)
+
+
+def ensure_upkeep(client: SyncPrefectClient, pool: str, store: StoreAddress) -> str:
+    """Make the deployment that cleans and verifies a store, or let it run this checkout's code; its title.
+
+    A bucket is known by its server. A folder of the same path is another store on the machines of each pool.
+    """
+    server = credentials_sent(store.options)[1] if "://" in store.uri else pool
+    identity = digest([store.uri.rstrip("/"), server])
+    place = re.sub("[^a-z0-9]+", "-", store.uri.lower()).strip("-")[-40:].strip("-")
+    name = f"{place or 'store'}-{identity[:8]}"
+    title = f"{UPKEEP.flow}/{name}"
+    # Not all stores at the same minute.
+    daily = replace(
+        UPKEEP,
+        description=UPKEEP.description.format(store.uri),
+        every=UPKEEP.every.format(int(identity, 16) % 60),
+    )
+    make_periodic(
+        client,
+        name,
+        find_deployment(client, title),
+        daily,
+        pool=pool,
+        kind=find_pool(client, pool).type,
+        parameters={"store": store.uri, "storage_options": dict(store.options), "pointers": store.pointers},
+    )
+    return title
 
 
 def start_once(title: str, key: str) -> str:

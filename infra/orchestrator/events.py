@@ -60,6 +60,7 @@ BUDGET_EXCEEDED = "trainwright.budget.exceeded"
 # Followed by `page` or `ticket`.
 BURNS = "trainwright.objective."
 STORE_FULL = "trainwright.store.full"
+STORE_DAMAGED = "trainwright.store.damaged"
 
 log = logging.getLogger("trainwright")
 
@@ -330,6 +331,14 @@ def announce_full(store: str, used: float, day: str, pipelines: Sequence[str]) -
     body = f"The disk of the store {store} is {used:.0%} full. To free space: `trainwright gc --dry-run`."
     payload = {"used": used, "subject": "a store is nearly full", "body": body}
     send(STORE_FULL, resource, payload, f"{store}/{day}", *pipelines)
+
+
+def announce_damage(store: str, directories: Sequence[str], day: str) -> None:
+    """Emit the event of sealed directories that are damaged, once on each day; a failure is one warning."""
+    resource = {"prefect.resource.id": f"trainwright.store.{store}", "prefect.resource.name": store}
+    body = f"{len(directories)} of the sealed directories in the store {store} are damaged, or cannot be read."
+    payload = {"directories": list(directories), "subject": "a store is damaged", "body": _with_page(body, page_of())}
+    send(STORE_DAMAGED, resource, payload, f"{store}/{day}")
 
 
 def report_notice(report: RunReport, page: str | None) -> dict[str, str]:

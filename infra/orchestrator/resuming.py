@@ -33,6 +33,7 @@ from infra.orchestrator.deployments import (
     DAY_PAGE,
     REAPER,
     SENSOR,
+    UPKEEP,
     ensure_resume_deployment,
     find_pool,
     lacks_worker,
@@ -68,7 +69,7 @@ MOST_STARTS = 5
 # An older crash is left to a person, as what an earlier version left.
 CRASHED_S = 3 * 86400.0
 _RUNS = ("retrain", "resume")
-_LOOKS = (REAPER.flow, DAY_PAGE.flow, SENSOR.flow)
+_LOOKS = (REAPER.flow, DAY_PAGE.flow, SENSOR.flow, UPKEEP.flow)
 _PROCESS_DIED = "Its process died."
 GAME_DAY_VARIABLE = "trainwright_gameday"
 

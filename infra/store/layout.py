@@ -22,6 +22,18 @@ _CHECKPOINT = re.compile(r"([0-9]+)-(g[0-9]+)(?:\.([a-z]+))?")
 SIGNATURES = ("provenance.dsse", "model.sig", "receipt.dsse")
 _ROOT = "budgets"
 NODES = "nodes"
+# How many levels below the root the sealed directories of each area are.
+SEALED_AREAS = {
+    "code": 2,
+    "contracts": 2,
+    "datasets": 2,
+    "evaluations": 2,
+    "imports": 2,
+    "recipes": 2,
+    "models": 3,
+    "trainings": 4,
+    "aliases": 5,
+}
 
 
 def check_path(path: str, what: str = "path in a store") -> str:
@@ -64,6 +76,19 @@ def split_attempt(name: str) -> tuple[str, int] | None:
 def manifest(uri: str) -> str:
     """The manifest of a sealed directory."""
     return f"{uri}/{MANIFEST}"
+
+
+def split_manifest(path: str) -> str | None:
+    """The sealed directory whose manifest is at `path`; None for another file, such as one of that name deeper inside.
+
+    Also None for a path that no store can have, which only somebody else can have put there.
+    """
+    try:
+        uri, _, name = valid_path(path).rpartition("/")
+    except ValueError:
+        return None
+    area, _, rest = uri.partition("/")
+    return uri if name == MANIFEST and rest.count("/") + 2 == SEALED_AREAS.get(area) else None
 
 
 def tombstone(uri: str) -> str:

@@ -330,7 +330,8 @@ class Store:
         # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
         if unless():
             return False
-        for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
+        # The outermost manifests first: from then on, nobody takes what is left for a damaged directory.
+        for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name.count("/"), name)):
             self._backend.delete(f"{uri}/{name}" if name else uri)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +18,10 @@ from data_contracts.executions import Crash
 from infra.orchestrator.deployments import ensure_system
 from infra.orchestrator.resuming import MOST_STARTS, PrefectResumer, start_lost_again
 from infra.prices import VARIABLE
+from infra.scrub import due_on
 from infra.store import Store, layout, open_store
 from tasks.run.resolve import scheduled_key
+from tests.support.damage import flipped, overwrite
 from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until
 from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, trainwright, write_project, write_rows
@@ -98,6 +101,49 @@ def test_data_that_arrives_starts_a_run_which_takes_the_place_of_the_earlier_one
     assert [(one["verdict"], one["trigger"]) for one in reports] == [("cancelled", "automation")]
     site.cancel(new)
     until(lambda: site.state(new) in FINAL, what=lambda: site.now(new)["state"])
+
+
+def kept(site: Site, title: str, uri: str) -> dict[str, Any]:
+    """The final state of a store's upkeep by a worker, on the latest day on which a sealed directory is due."""
+    day = next(at for n in range(30) if due_on((at := datetime.now(UTC) - timedelta(days=n)).date(), [uri]))
+    due = {"type": "SCHEDULED", "state_details": {"scheduled_time": day.isoformat()}}
+    deployment = site.ask(f"/deployments/name/{title}", method="GET")
+    run = site.ask(f"/deployments/{deployment['id']}/create_flow_run", {"state": due})
+    until(lambda: site.state(run) in FINAL, what=lambda: site.now(run)["state"])
+    return dict(site.now(run)["state"])
+
+
+def test_a_deployed_store_is_kept_and_a_flipped_bit_in_it_is_named(site: Site, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny", {"name": "rotten"})
+
+    def deployed() -> str:
+        made = trainwright("deploy", spec, "--pool", POOL, "--json", env=site.environment)
+        assert made.returncode == 0, made.stderr
+        return str(re.findall("upkeep of .*, each day: (upkeep/.*-tiny-trainwright-.*)", made.stderr)[0])
+
+    title = deployed()
+    site.pause(title)
+    assert deployed() == title
+    deployment = site.ask(f"/deployments/name/{title}", method="GET")
+    store = open_store(str(spec.parent / ".trainwright"))
+    assert (deployment["paused"], deployment["parameters"]["store"]) == (True, store.uri)
+    uri = "datasets/k-0"
+    writer = store.writer(uri)
+    writer.put("part-0", b"x" * 100)
+    writer.seal("dataset", {}, {})
+    state = kept(site, title, uri)
+    assert (state["type"], "1 of the 1 sealed directories that are due" in state["message"]) == ("COMPLETED", True)
+
+    file = Path(store.uri, uri, "part-0")
+    overwrite(file, flipped(file.read_bytes(), 5))
+    state = kept(site, title, uri)
+    damage = f"The store {store.uri} is damaged in 1 of its sealed directories: {uri}/part-0 does not hold the bytes"
+    assert (state["type"], damage in state["message"]) == ("FAILED", True), state
+    pages = site.ask("/artifacts/filter", {"artifacts": {"key": {"any_": [title.replace("/", "-")]}}})
+    assert [f"`{uri}`" in page["data"] for page in sorted(pages, key=lambda page: page["created"])] == [False, True]
+    events = {"filter": {"event": {"name": ["trainwright.store.damaged"]}}}
+    [event] = until(lambda: site.ask("/events/filter", events)["events"])
+    assert event["payload"]["directories"] == [uri]
 
 
 @pytest.mark.slow

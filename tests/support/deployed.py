@@ -15,6 +15,9 @@ class Deployments:
     def __init__(self, **known: Any) -> None:
         self.known, self.made = known, 0
 
+    def read_work_pool(self, name: str) -> Any:
+        return SimpleNamespace(name=name, type="process")
+
     def read_deployment_by_name(self, name: str) -> Any:
         if name not in self.known:
             raise ObjectNotFound(Exception("404"))

@@ -51,7 +51,7 @@ INTERNAL = {
     "stages": "flows.stages.stages",
 }
 # The flows of deployments on Prefect's servers, beside those of prefect.yaml.
-DEPLOYED = ("flows.node.node", "flows.sense.sensor")
+DEPLOYED = ("flows.node.node", "flows.sense.sensor", "flows.upkeep.upkeep")
 # What a launch.json in a store names: the ranks of a gang, and what a remote job runs.
 LAUNCHED = (
     *("training.fit.rank", "training.fit.game_day_rank", "training.score.rank", "infra.gang.remote_job"),

@@ -15,6 +15,7 @@ from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from data_contracts.rules import RULES_TYPE, Budgets, Policy, RulesVersion
 from flows.commands.deploy import _refuse_by_policy_of_store as refuse_at_deploy
+from flows.commands.deploy import _store_address as deployed_store
 from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import make_key_pair, signed_record
@@ -293,8 +294,8 @@ def test_the_store_s_policy_and_the_environment_s_are_both_met(
     with pytest.raises(SpecError, match=r"pipeline.yaml: tags.team: 'tests' is not allowed by the policy"):
         refuse_by_policy(spec, path, store)
     with pytest.raises(SpecError, match=r"tags\.team"):
-        refuse_at_deploy(read_spec(path), store.uri)
-    refuse_at_deploy(read_spec(path), str(tmp_path / "none yet"))
+        refuse_at_deploy(read_spec(path), deployed_store(read_spec(path), store.uri))
+    refuse_at_deploy(read_spec(path), deployed_store(read_spec(path), str(tmp_path / "none yet")))
     assert not (tmp_path / "none yet").exists()
     refuse_by_policy(spec, path)
     monkeypatch.setenv(POLICY, str(file))

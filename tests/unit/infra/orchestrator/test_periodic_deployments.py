@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.client.schemas.schedules import CronSchedule
 
-from infra.orchestrator.deployments import DAY_PAGE, SYSTEM_TAGS, checkout_steps, ensure_for_pool, parameter_schema
+from data_contracts.messages.children import StoreAddress
+from infra.orchestrator.deployments import (
+    DAY_PAGE,
+    SYSTEM_TAGS,
+    checkout_steps,
+    ensure_for_pool,
+    ensure_upkeep,
+    parameter_schema,
+)
 from tests.support.deployed import Deployments
 
 
@@ -66,3 +75,39 @@ def as_wanted(**older: Any) -> Any:
         "global_concurrency_limit": SimpleNamespace(limit=2),
     }
     return SimpleNamespace(**{**found, **older})
+
+
+KEYS: dict[str, object] = {"key": "env:STORE_KEY", "secret": "env:STORE_SECRET"}
+
+
+def test_two_specs_with_one_store_share_its_upkeep_whose_schedule_and_pause_stay() -> None:
+    client: Any = Deployments()
+    title = ensure_upkeep(client, "gpus", StoreAddress(uri="s3://team/nights", options=KEYS))
+    new = client.known[title]
+    assert new.entrypoint == "flows.upkeep.upkeep"
+    assert new.parameters == {"store": "s3://team/nights", "storage_options": KEYS, "pointers": None}
+    [daily] = new.schedules
+    assert (int(daily.schedule.cron.split()[0]) < 60, daily.schedule.cron.split()[1:]) == (True, ["1", "*", "*", "*"])
+
+    new.paused, new.schedules = True, [SimpleNamespace(schedule=CronSchedule(cron="1 1 * * 0"), active=True)]
+    other = StoreAddress(uri="s3://team/nights/", options={**KEYS, "key": "env:OTHER"}, pointers="sqlite:////n.db")
+    assert ensure_upkeep(client, "cpus", other) == title
+    changed = client.known[title]
+    assert (changed.paused, [one.schedule.cron for one in changed.schedules]) == (True, ["1 1 * * 0"])
+    assert (changed.work_pool_name, changed.parameters["pointers"]) == ("cpus", "sqlite:////n.db")
+
+
+def test_stores_that_differ_by_their_server_or_by_the_machines_of_a_pool_have_upkeeps_of_their_own() -> None:
+    client: Any = Deployments()
+    places = [
+        ("gpus", "s3://team/nights", {}),
+        ("gpus", "s3://team/nights", {"endpoint_url": "http://127.0.0.1:9000"}),
+        ("gpus", "s3://team/nights/more", {}),
+        ("gpus", "/home/ada/digits/.trainwright", {}),
+        ("cpus", "/home/ada/digits/.trainwright", {}),
+        ("gpus", "/данные", {}),
+    ]
+    titles = [ensure_upkeep(client, pool, StoreAddress(uri=uri, options=given)) for pool, uri, given in places]
+    assert len(set(titles)) == len(titles)
+    names = [re.sub("-[0-9a-f]{8}$", "", title) for title in titles]
+    assert names[2:] == ["upkeep/s3-team-nights-more", *["upkeep/home-ada-digits-trainwright"] * 2, "upkeep/store"]
