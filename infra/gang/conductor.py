@@ -66,7 +66,7 @@ from infra.gang.recovery import (
     restore_budgets,
 )
 from infra.processes.processes import terminable, uninterrupted
-from infra.processes.this_process import now_s
+from infra.processes.this_process import now_s, wall_s
 from infra.records.nodes import drained_nodes, record_failure, this_node
 from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, Outage, patiently
@@ -629,7 +629,7 @@ class Generation:
                 settle_s = self.launch.grace_s if isinstance(self.members.cause(), Preempted) else SETTLE_S
                 settled = time.monotonic() > failed_at + settle_s
                 if all(node.over for node in gang) or (settled and not self.members.is_unexplained(failed_at)):
-                    raise self.members.cause()
+                    raise self._cause()
             elif (stuck := self.reports.liveness.stuck(self._cut_links(), len(gang))) is not None:
                 raise self.members.placed(stuck)
             elif straggler := self.reports.liveness.straggler():
@@ -638,6 +638,13 @@ class Generation:
                 # The checkpoint is committed, so only the work since then is lost.
                 raise Preempted("Nodes that were missing have come.", details={"grows": True})
             self._sleep()
+
+    def _cause(self) -> TrainwrightError:
+        """The error that caused the others; a collective that timed out says less than where the ranks stood."""
+        cause = self.members.cause()
+        is_waiting = isinstance(cause, Hung) and cause.details.get("link")
+        laggard = self.reports.liveness.laggard() if is_waiting else None
+        return cause if laggard is None else self.members.placed(laggard)
 
     def _cut_links(self) -> list[str]:
         return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.beat_s))
@@ -662,6 +669,7 @@ class Generation:
         node = self.members.nodes[number]
         if isinstance(message, Joined):
             node.heard = at
+            node.clock_ahead_s = message.time - wall_s(at)
             if node.joined is None:
                 node.joined, node.joined_at = message, at
                 if self.members.gang:
@@ -673,13 +681,17 @@ class Generation:
             self.activity.take_in(number, message)
             node.heard = at
             if isinstance(message, Heartbeat):
-                node.beat = message
+                node.beat, node.clock_ahead_s = message, message.time - wall_s(at)
             else:
                 node.released, node.exit = time.monotonic(), message
         elif isinstance(message, Ended):
             # Prefect's text about a run ends with a full stop of its own.
             sentence = f"The supervisor of {self.members.called(number)} {message.how.rstrip('. ')}."
-            details = {"node": number, "log": self.membership.log(number)}
+            details = {
+                "node": number,
+                "log": self.membership.log(number),
+                **({"is_sure": True} if message.is_sure else {}),
+            }
             node.released, node.lost = time.monotonic(), message.cause(sentence, details=details)
 
     def _find_silent(self, number: int, node: Node) -> None:

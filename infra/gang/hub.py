@@ -57,10 +57,12 @@ class Ended(NamedTuple):
     Attributes:
         how: as what runs it says, the end of a sentence (`ended with exit code 1`).
         cause: the class of error, where that knows it, as of a node that it preempted.
+        is_sure: whether it says that the node's machine failed, and that all others ended for it.
     """
 
     how: str
     cause: type[TrainwrightError] = NodeLost
+    is_sure: bool = False
 
 
 class News(NamedTuple):

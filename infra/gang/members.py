@@ -17,6 +17,7 @@ from data_contracts.costs import Resources
 from data_contracts.errors import (
     Cancelled,
     CorruptError,
+    Diverged,
     Fenced,
     GangIncomplete,
     Hung,
@@ -70,6 +71,10 @@ _PRECEDENCE = (
     Hung,
     NodeLost,
 )
+# Between nodes, what comes later by this has come later.
+LATER_S = 0.2
+# The end of a node that was asked to stop is noticed within this time of its last word.
+ASKED_S = 5.0
 # A store that takes this long to answer was unreachable meanwhile; the layer below retried the request.
 SLOW_S = 2.0
 # Called with a node's number and its newest message.
@@ -86,6 +91,7 @@ class Node:
         lost: why the node is known to be gone.
         beat: its newest heartbeat.
         heard: when it was last heard of.
+        clock_ahead_s: seconds by which its clock is ahead of the conductor's.
     """
 
     started: float
@@ -95,6 +101,7 @@ class Node:
     exit: NodeExit | None = None
     beat: Heartbeat | None = None
     heard: float = 0.0
+    clock_ahead_s: float = 0.0
     lost: TrainwrightError | None = None
 
     @property
@@ -208,7 +215,7 @@ class Members:
         cause = first_cause(self.active().values())
         # Connections broke, and no node ended first: which nodes can reach each other says more.
         cut = links_between(self.gang, self.gang) if cause.details.get("link") else []
-        return link_cut(cut) if cut else cause
+        return link_cut(cut) if cut else self.with_place(cause)
 
     def is_unexplained(self, since: float) -> bool:
         """Whether connections broke with no known cause while a node is silent since `since`: it may be gone."""
@@ -221,6 +228,21 @@ class Members:
         if 0 <= place < len(self.gang):
             error.details.setdefault("node", list(self.gang)[place])
         return error
+
+    def with_place(self, error: TrainwrightError) -> TrainwrightError:
+        """The error, whose sentence names the rank and the node that failed, unless it was not theirs alone."""
+        shared = isinstance(error, Fenced | Cancelled | Preempted | Diverged | UsageError) or error.details.get("link")
+        ranks = error.details.get("ranks", []) if isinstance(error, CorruptError) else [error.details.get("rank")]
+        if shared or len(ranks) != 1:
+            return error
+        active = list(self.active())
+        place = -1 if ranks[0] is None else ranks[0] // self._launch.devices
+        number = active[place] if 0 <= place < len(active) else error.details.get("node")
+        places = [f"rank {ranks[0]}"] if place >= 0 and len(active) * self._launch.devices > 1 else []
+        places += [self.called(number)] if number in active and len(active) > 1 else []
+        unnamed = [name for name in places if name.partition(" (")[0] not in error.message.lower()]
+        json, sentence = error.to_json(), error.message.removesuffix(".")
+        return from_json({**json, "message": f"{sentence} ({' on '.join(unnamed)})."}) if unnamed else error
 
     def _takes_part(self, node: Node) -> bool:
         return node.joined is not None and not node.over and node.host not in self._launch.left_out
@@ -255,18 +277,51 @@ def link_cut(cut: list[str]) -> NodeLost:
 
 
 def first_cause(nodes: Iterable[Node]) -> TrainwrightError:
-    """The error that caused the others: a lost supervisor; else the first by `_PRECEDENCE`, then by time."""
-    known = list(nodes)
-    lost = [node.lost for node in known if node.lost is not None]
-    if lost:
-        return lost[0]
+    """The error that caused the others: a lost supervisor; else the first by `_PRECEDENCE`, then by time.
 
-    def rank(error: TrainwrightError) -> tuple[int, float]:
+    A lost supervisor is a consequence if its gang was asked to stop before it was last heard of, unless a scheduler is
+    sure that its machine failed. What a scheduler says of nodes that said nothing counts as their own word. An error
+    about a connection is a consequence of any other.
+    """
+    known = list(nodes)
+    said = [(node, from_json(node.exit.error)) for node in known if node.exit and node.exit.error]
+    said += [(node, node.lost) for node in known if node.lost is not None and not isinstance(node.lost, NodeLost)]
+    gone = sorted((node for node in known if isinstance(node.lost, NodeLost)), key=lambda node: node.heard)
+    if gone:
+        is_sure = any(node.lost is not None and node.lost.details.get("is_sure") for node in gone)
+        before = -1.0 if is_sure else gone[0].heard + ASKED_S
+        said = [
+            (node, error)
+            for node, error in said
+            if isinstance(error, Fenced | Cancelled | Preempted) and node.heard <= before
+        ]
+        if not said:
+            return _gone(gone, known)
+
+    def when(node: Node, error: TrainwrightError) -> float:
+        return float(error.details.get("when", 0.0)) - node.clock_ahead_s
+
+    ended = [when(*entry) for entry in said if isinstance(entry[1], NodeLost) and not entry[1].details.get("link")]
+
+    def rank(entry: tuple[Node, TrainwrightError]) -> tuple[bool, bool, int, float]:
+        node, error = entry
+        # What the user's code raises well after another node's rank has died is as good as an error about a connection.
+        is_late = type(error) is UserCodeError and when(node, error) > min(ended, default=when(node, error)) + LATER_S
         # An internal error ranks before the failures that it causes on other nodes.
         places = [place for place, kind in enumerate(_PRECEDENCE) if isinstance(error, kind)]
-        return places[0] if places else _PRECEDENCE.index(UsageError), error.details.get("when", 0.0)
+        place = places[0] if places else _PRECEDENCE.index(UsageError)
+        return bool(error.details.get("link")), is_late, place, when(node, error)
 
-    return min((from_json(node.exit.error) for node in known if node.exit and node.exit.error), key=rank)
+    return min(said, key=rank)[1]
+
+
+def _gone(gone: list[Node], known: list[Node]) -> TrainwrightError:
+    """The error of the node that is gone longest; of none if all went at once, as with their cluster or its network."""
+    first = gone[0].lost
+    assert first is not None, "it is gone"
+    if len(gone) == len(known) > 1 and gone[-1].heard - gone[0].heard <= ASKED_S:
+        first.details.pop("node", None)
+    return first
 
 
 @dataclass(frozen=True)
@@ -470,6 +525,19 @@ class Liveness:
                 f"No rank has made progress for {self.still_s:.0f} s.", remedy="Resume; look at the nodes' logs."
             )
         return None
+
+    def laggard(self) -> Hung | None:
+        """The rank for which all others waited until a collective timed out; None if that is not one rank."""
+        working = {number: rank for number, rank in self.ranks.items() if rank.place not in WAITING}
+        # A checkpoint waits for its store.
+        if len(working) != 1 or len(self.ranks) < 2 or any(rank.place == "checkpoint" for rank in working.values()):
+            return None
+        ((number, rank),) = working.items()
+        return Hung(
+            f"Rank {number} {rank.stands()}, and the other ranks have waited for it in vain.",
+            remedy="Resume; if it comes again, look at what this rank does there, and at train.collective_timeout_s.",
+            details={"rank": number, "step": rank.step},
+        )
 
     def straggler(self) -> str:
         """A sentence about a newly found rank whose own work takes far longer than the others'; "" if there is none."""

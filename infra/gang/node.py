@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from data_contracts.errors import NodeLost, Preempted
 from data_contracts.messages.gang import Launch
 from infra import scratch
 from infra.child import log_tail
@@ -57,7 +58,11 @@ class LocalNodes(Membership):
 
     def ended(self) -> Mapping[int, Ended]:
         """Those whose processes have ended."""
-        return {number: Ended(how) for number, node in self.nodes.items() if (how := node.ended()) is not None}
+        return {
+            number: Ended(how, Preempted if node.is_asked else NodeLost)
+            for number, node in self.nodes.items()
+            if (how := node.ended()) is not None
+        }
 
     def status(self, node: int) -> str:
         """Always "": the log says everything."""
@@ -114,6 +119,11 @@ class LocalNode:
     def is_taken(self) -> bool:
         """Whether it ended because another process is this node already."""
         return self._process.poll() == TAKEN
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether SIGTERM has ended it, before it could handle that."""
+        return self._process.poll() == -signal.SIGTERM
 
     def ended(self) -> str | None:
         """How the process ended; None while it runs."""

@@ -18,16 +18,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 
-from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
+from data_contracts.errors import NodeLost, TrainwrightError, UsageError
 from data_contracts.messages.gang import Launch, Place, RankReport
 from infra.child import log_tail
+from infra.gang.autopsy import RankFailure, ended, exit_codes, root_failure
 from infra.gang.rank_files import ADDRESS, RankFiles
 from infra.processes.processes import is_alive, module_command, oom_kills, state
+from infra.processes.this_process import now_s
 from infra.store import Store, layout
 from infra.telemetry import TRACEPARENT, fields_env, parsed
 
@@ -132,25 +134,29 @@ def listen(address: str) -> socket.socket:
 
 
 class RankWatch(threading.Thread):
-    """Detects the first rank that fails: a rank that wrote an error, or one that is gone without an answer.
+    """Detects the ranks that fail: those that wrote an error, or are gone without an answer.
 
-    It is a thread of its own so that a slow store does not blur the order. The first failure is the cause; later
-    failures in other ranks (lost connections, torchrun ending them) are its consequences.
+    It is a thread of its own so that a slow store does not blur the order. The first failure that it sees ends the
+    node; `cause` decides, by all that was seen until then, which of them caused the others (lost connections, torchrun
+    ending them).
+
+    Args:
+        now: seconds since the epoch, by the clock of the ranks' files.
     """
 
-    def __init__(self, ranks: Iterable[RankFiles]) -> None:
+    def __init__(self, ranks: Iterable[RankFiles], now: Callable[[], float] = now_s) -> None:
         super().__init__(daemon=True)
         self.ranks = list(ranks)
         self.first: TrainwrightError | None = None
-        self._kills = oom_kills()
+        self._kills, self._killed_at, self._now = oom_kills(), 0.0, now
         self._pids: dict[int, int] = {}
+        self._died: dict[int, float] = {}
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Look until there is a failure or `stop`."""
+        """Look until `stop`."""
         while not self._stopped.wait(WATCH_S):
-            if self.look() is not None:
-                return
+            self.look()
 
     def stop(self) -> None:
         """End the thread, then look once more for later failures."""
@@ -161,16 +167,28 @@ class RankWatch(threading.Thread):
 
     def look(self) -> TrainwrightError | None:
         """The first failure so far; None if there is none."""
+        # The dead before the errors: a killed rank's peers raise within milliseconds of its death, whereas torchrun
+        # ends peers only a monitoring interval after a rank that raised.
+        lost = [rank for rank in self.ranks if self._is_lost(rank)]
+        if (kills := oom_kills()) > self._kills:
+            self._kills, self._killed_at = kills, self._now()
+        for rank in lost:
+            self._died.setdefault(rank.rank, self._now())
         if self.first is None:
-            # The dead before the errors: a killed rank's peers raise within milliseconds of its death, whereas torchrun
-            # ends peers only a monitoring interval after a rank that raised.
-            lost = [rank for rank in self.ranks if self._is_lost(rank)]
             raised = [rank for rank in self.ranks if rank.has_error]
             if lost:
-                self.first = self._loss(lost[0])
+                self.first = ended(self._failure(lost[0]), killed_at=self._killed_at)
             elif raised:
-                self.first = self._raised(raised)
+                self.first = self._failure(min(raised, key=lambda rank: rank.error_ns)).error
         return self.first
+
+    def cause(self, torchrun_log: Path | None = None) -> TrainwrightError | None:
+        """The failure that caused the others that were seen so far; None if there is none."""
+        failures = [self._failure(rank) for rank in self.ranks if rank.has_error or rank.rank in self._died]
+        # Read on this machine alone, also where the text is withheld.
+        text = "" if torchrun_log is None else log_tail(torchrun_log.resolve())
+        codes = exit_codes(text, min((rank.rank for rank in self.ranks), default=0))
+        return root_failure(failures, killed_at=self._killed_at, codes=codes)
 
     def saving(self) -> bool:
         """Whether a rank is saving a checkpoint."""
@@ -203,23 +221,17 @@ class RankWatch(threading.Thread):
             self._pids[rank.rank] = pid
         return self._pids.get(rank.rank)
 
-    def _raised(self, ranks: list[RankFiles]) -> TrainwrightError:
-        first = min(ranks, key=lambda rank: rank.error_ns)
-        error = first.error()
-        assert error is not None, "a rank never takes its error back"
-        error.details.setdefault("rank", first.rank)
-        error.details.setdefault("when", first.error_ns / 1e9)
+    def _failure(self, rank: RankFiles) -> RankFailure:
+        error = rank.error()
+        if error is None:
+            printed, log = log_tail(rank.log.resolve()), log_tail(rank.log)
+            return RankFailure(rank.rank, self._died[rank.rank], printed=printed, log=log)
+        at = rank.error_ns / 1e9
+        error.details.setdefault("rank", rank.rank)
+        error.details.setdefault("when", at)
         if type(error) is TrainwrightError:
-            error.details.setdefault("log", log_tail(first.log))
-        return error
-
-    def _loss(self, rank: RankFiles) -> TrainwrightError:
-        details = {"rank": rank.rank, "log": log_tail(rank.log)}
-        where_log_is = f" {details['log']}" if rank.log.is_symlink() else ""
-        if oom_kills() > self._kills:
-            sentence = f"The kernel killed rank {rank.rank} because the machine ran out of memory."
-            return OutOfMemory(sentence, details=details)
-        return NodeLost(f"Rank {rank.rank} ended without an answer.{where_log_is}", details=details)
+            error.details.setdefault("log", log_tail(rank.log))
+        return RankFailure(rank.rank, at, error)
 
 
 class RankLogs:

@@ -170,8 +170,8 @@ class Recovery:
 
     def _count(self, error: TrainwrightError, nodes: dict[int, str]) -> str:
         number = error.details.get("node")
-        # The node that reports a broken connection may not be the one that broke it.
-        if number not in nodes or error.details.get("link"):
+        # The node that reports a broken connection may not be the one that broke it. One that never joined has no name.
+        if number not in nodes or not nodes[number] or error.details.get("link"):
             return ""
         host = nodes[number]
         distinct = len(set(nodes.values())) == len(nodes) > 1

@@ -45,6 +45,7 @@ from infra.child import log_tail
 from infra.code_bundle import unpack
 from infra.environments.cache import interpreter
 from infra.gang import ranks
+from infra.gang.autopsy import node_error
 from infra.gang.hub import Line
 from infra.gang.rank_files import (
     ADDRESS,
@@ -255,10 +256,11 @@ class _Supervisor:
             if self.publisher.probe is not None:
                 self.publisher.probe.stop()
             with uninterrupted(), self.publisher.beating():
+                cause = watch.cause(log)  # before the other ranks are ended, too
                 code = end(self.mark, process)
                 watch.stop()
         try:
-            self._judge(code, watch, log)
+            self._judge(code, watch, log, cause or watch.first)
         except UserCodeError as error:
             explain(error, environ)
             raise
@@ -289,17 +291,15 @@ class _Supervisor:
             # Not Popen.wait, which polls a hundred times a second on a core that the ranks need.
             time.sleep(self.poll_s)
 
-    def _judge(self, returncode: int | None, watch: ranks.RankWatch, log: Path) -> None:
+    def _judge(self, returncode: int | None, watch: ranks.RankWatch, log: Path, cause: TrainwrightError | None) -> None:
         """Raise the error that ended the ranks, if they did not end well."""
-        first = watch.first
-        if first is None and watch.all_done():
+        if cause is None and watch.all_done():
             return
-        if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
-            raise Preempted(f"Node {self.node} was asked to stop and its ranks wrote no checkpoint in time.")
-        if first is not None:
+        error = node_error(self.node, cause, asked_to_stop=self.stop_asked is not None)
+        if error is not None:
             # Paths as the author knows them: from the project's root, not from this node's copy of it.
-            first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
-            raise first
+            error.user_traceback = error.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
+            raise error
         how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
         details = {"log": log_tail(log)}
         raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)

@@ -66,7 +66,7 @@ CAUSES: Mapping[str, type[TrainwrightError]] = {
     "CANCELLED": Cancelled,
     "REVOKED": Cancelled,
 }
-OVER = frozenset(("COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", *CAUSES))
+OVER = frozenset(("COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", *CAUSES))
 # Another job has the machines, until it is over.
 SUSPENDED = frozenset(("SUSPENDED", "STOPPED"))
 WAITING = frozenset(("", "PENDING", "CONFIGURING"))
@@ -216,7 +216,7 @@ class SlurmNodes(Membership):
         if self._state not in OVER:
             return dict.fromkeys(nodes[given:], missing)
         how = f"ended as its Slurm job {self.job} did: {self._in_words()}"
-        return dict.fromkeys(nodes, Ended(how, CAUSES.get(self._state, NodeLost)))
+        return dict.fromkeys(nodes, Ended(how, CAUSES.get(self._state, NodeLost), self._state == "NODE_FAIL"))
 
     def news(self) -> list[News]:
         """What has come. Slurm sends SIGTERM both to cancel and to preempt; the job's last state says which."""

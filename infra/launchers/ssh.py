@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from data_contracts.errors import GangIncomplete, UsageError
+from data_contracts.errors import GangIncomplete, NodeLost, Preempted, TrainwrightError, UsageError
 from data_contracts.messages.gang import Launch
 from infra import scratch
 from infra.child import log_tail
@@ -43,6 +43,9 @@ END_S = 8.0
 CONNECT_S = 20
 # The code with which `ssh` ends by itself, and how soon it tries again to reach a host.
 UNREACHED, RETRY_S = 255, 5.0
+# What a host's shell says of a node by the code: that there is nothing to start, and that SIGTERM has ended it, as when
+# the host is shut down.
+CAUSES: Mapping[int, type[TrainwrightError]] = {126: GangIncomplete, 127: GangIncomplete, 143: Preempted}
 _HOST = re.compile(r"((?!-)[\w.:@%-]+)(?: slots=([1-9][0-9]{0,3}))?")
 # A connection over which nothing comes for so long is cut.
 ALIVE_S, MISSED = 5, 3
@@ -94,7 +97,7 @@ class SshNodes(Membership):
         return {
             **dict.fromkeys(range(len(self._hosts), self.launch.nodes), missing),
             **{
-                node: Ended(self._how(node, code))
+                node: Ended(self._how(node, code), CAUSES.get(code, NodeLost))
                 for node, code in codes.items()
                 if code is not None and not self._is_unreached(node)
             },

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.canonical import digest
-from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
+from data_contracts.errors import Cancelled, GangIncomplete, NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.gang import Launch
 from infra.gang.hub import Ended, Hub
 from infra.gang.membership import Membership, Placement
@@ -197,7 +197,11 @@ class PoolNodes(Membership):
 
     def ended(self) -> Mapping[int, Ended]:
         """Those whose runs have ended according to Prefect, when it was last asked."""
-        return {number: Ended(f"ended as {self._said(number)}") for number in self.runs if self._is_over(number)}
+        return {
+            number: Ended(f"ended as {self._said(number)}", Cancelled if self._is_cancelled(number) else NodeLost)
+            for number in self.runs
+            if self._is_over(number)
+        }
 
     def status(self, node: int) -> str:
         """What Prefect says of the run."""
@@ -249,6 +253,10 @@ class PoolNodes(Membership):
     def _is_over(self, node: int) -> bool:
         state = self._watch.state(self.runs[node].id)
         return state is not None and state.is_final()
+
+    def _is_cancelled(self, node: int) -> bool:
+        state = self._watch.state(self.runs[node].id)
+        return state is not None and state.is_cancelled()
 
     def _cancel(self, node: int) -> None:
         from prefect.states import Cancelling

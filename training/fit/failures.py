@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import re
+import socket
 import traceback
 from pathlib import Path
 
@@ -17,26 +19,28 @@ from data_contracts.errors import (
     Hung,
     NodeLost,
     OutOfMemory,
+    StorageUnavailable,
     TrainwrightError,
     UsageError,
     UserCodeError,
 )
-from data_contracts.quoting import describe, text_of
+from data_contracts.quoting import describe
+from infra.gang.autopsy import ASSERT_REMEDY, BROKEN_DEVICE, BROKEN_REMEDY, DEVICE_ASSERT
 from training import lightning_adapter
 from training.fit.launch_context import Context
 from training.fit.reports import Reports
-from training.user.imports import is_theirs, raised_in_project, user_traceback
+from training.user.imports import in_project, is_theirs, raised_in_project, user_traceback
 
 # What is said where memory is asked for without torch's allocator: by the driver, by cuBLAS and by NCCL.
 _NO_MEMORY = re.compile(
     r"can't allocate memory|CUDA error: out of memory|Cuda failure[^\n]*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
-# What CUDA says of a device that is broken, whatever the program does. An illegal access or a failed launch may be the
-# fault of either, and is the program's more often.
-_BROKEN_DEVICE = re.compile(
-    r"uncorrectable (ECC|NVLink) error|(hardware stack|or a hardware) error"
-    r"|CUDA-capable device\(s\) is/are busy or unavailable"
+# What torch.cuda raises before its first work where a machine has no GPU that works.
+_NO_DEVICE = re.compile(
+    r"No CUDA GPUs are available|CUDA unknown error|CUDA driver initialization failed|The NVIDIA driver on your system"
 )
+# What a data loader of torch raises for a worker process that a signal has ended.
+_WORKER_ENDED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: (Bus error|Killed)")
 # What gloo and NCCL say when a peer has died, and when it does not answer. gloo raises plain RuntimeErrors for both.
 _PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (error|timeout)|unhandled system error"
@@ -44,7 +48,16 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
-_TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
+# Words of torch's own messages, and words that other code has, too.
+_OF_TORCH = re.compile(r"gloo|nccl|tcpstore|c10d", re.IGNORECASE)
+_TRANSPORT = re.compile(r"connection|watchdog", re.IGNORECASE)
+# A disk or a network file system that fails, and a network that does not carry; a wrong path is a mistake instead.
+_AWAY = frozenset((
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNREFUSED),
+    *(errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH, errno.ENETUNREACH),
+))  # fmt: skip
+# Answers of a bucket that mean "not now", beside all from 500 on.
+_NOT_NOW = frozenset(("SlowDown", "RequestTimeout", "Throttling", "ExpiredToken", "RequestExpired"))
 
 
 def module_file(name: str) -> Path:
@@ -66,6 +79,7 @@ _PASS_ON = {
     module_file("training.user.ready"),
 }
 _ADAPTER = module_file("training.lightning_adapter")
+_TORCH = module_file("torch").parent
 # What a collective raises is for its caller to answer: strategies and batch norm over ranks begin some themselves.
 _COLLECTIVES = {module_file("torch.distributed.distributed_c10d"), module_file("torch.distributed.c10d_logger")}
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
@@ -90,32 +104,25 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         return error
     # Lightning answers Ctrl-C with sys.exit.
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
-        return Cancelled("The rank was interrupted.")
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY.search(str(error)):
+        return Cancelled("The rank was interrupted.", details={"exits": True})
+    if _lacks_memory(error, project) or (error.__cause__ and _lacks_memory(error.__cause__, project)):
         return OutOfMemory(
             f"A rank ran out of memory: {describe(error, project)}.", user_traceback=user_traceback(error, project)
         )
-    # Before the user's frames: a peer's death surfaces in whichever collective the user's step called.
-    transport = _transport(error, timeout_s)
-    if transport is not None:
-        return transport
-    # So does a broken device, at whatever line its work is waited for.
-    if _BROKEN_DEVICE.search(text_of(error)):
-        return NodeLost(
-            f"A device of this machine is broken: {describe(error, project)}.",
-            remedy="Look at the machine (`nvidia-smi -q`); `trainwright drain NODE` keeps it from trainings.",
-            user_traceback=user_traceback(error, project),
-            details={"broken": True},
-        )
+    # Before the user's frames: what fails around them surfaces in them.
+    if (outside := _outside(error, project, timeout_s)) is not None:
+        return outside
     if raised_in_project(error, project):
         return UserCodeError(
-            f"The user's code raised {describe(error, project)}.", user_traceback=user_traceback(error, project)
+            f"The user's code raised {describe(error, project)}.",
+            user_traceback=user_traceback(error, project),
+            details={"exits": True} if isinstance(error, SystemExit) else None,
         )
-    if "device-side assert" in str(error):
+    if DEVICE_ASSERT in str(error):
         # A device fails later than the line that gave it the work: the error comes out wherever it is waited for next.
         return UserCodeError(
             f"An assertion failed on the device, such as an index that is out of bounds: {describe(error, project)}.",
-            remedy="Run with CUDA_LAUNCH_BLOCKING=1, or on a CPU, to see the line; then correct it.",
+            remedy=ASSERT_REMEDY,
             user_traceback=user_traceback(error, project),
         )
     # The Trainer or this rank was restoring a checkpoint's state.
@@ -124,7 +131,9 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
             f"The training cannot continue from its checkpoint, which does not fit it: {describe(error, project)}."
         )
     if isinstance(error, SystemExit):
-        return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
+        return UserCodeError(
+            "The training ended the process.", user_traceback=user_traceback(error, project), details={"exits": True}
+        )
     library = _raised_in_library(error)
     if isinstance(error, MisconfigurationException) or library == "lightning":
         return UsageError(
@@ -138,6 +147,32 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
     return TrainwrightError(
         f"The training failed: {describe(error, project)}.", user_traceback=user_traceback(error, project)
     )
+
+
+def _outside(error: BaseException, project: Path, timeout_s: float) -> TrainwrightError | None:
+    """The error for a device, a peer, a source or a process that failed, whoever waited for it; None if none did."""
+    # A broken device surfaces in whatever collective or line waits for its work.
+    if _is_device_broken(error, project):
+        return NodeLost(
+            f"A device of this machine is broken: {describe(error, project)}.",
+            remedy=BROKEN_REMEDY,
+            user_traceback=user_traceback(error, project),
+            details={"broken": True},
+        )
+    # A peer's death surfaces in a collective, and the user's code may answer it with an error of its own.
+    for under in _beneath(error):
+        if (transport := _transport(under, project, timeout_s)) is not None:
+            return transport
+    if any(map(_is_source_away, _beneath(error))):
+        return StorageUnavailable(
+            f"A source or a disk that this rank uses fails: {describe(error, project)}.",
+            user_traceback=user_traceback(error, project),
+        )
+    if _worker_ended(error, project):
+        # The node knows whether the kernel killed it for want of memory.
+        sentence = f"A worker process of the data loader was killed: {describe(error, project)}."
+        return NodeLost(sentence, user_traceback=user_traceback(error, project), details={"killed": True})
+    return None
 
 
 def _is_restoring(frame: traceback.FrameSummary) -> bool:
@@ -157,10 +192,59 @@ def _raised_in_library(error: BaseException) -> str | None:
     return parts[parts.index("site-packages") + 1] if "site-packages" in parts else None
 
 
-def _transport(error: BaseException, timeout_s: float) -> TrainwrightError | None:
+def _beneath(error: BaseException) -> list[BaseException]:
+    """The error, and those that it was raised from or while it was handled."""
+    under = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    # One without a traceback was never raised: it says nothing of what happened.
+    return [error, *(_beneath(under) if under is not None and under.__traceback__ is not None else [])]
+
+
+def _lacks_memory(error: BaseException, project: Path) -> bool:
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY.search(str(error))
+    # Workers of a data loader hand batches over in shared memory.
+    return bool(known) or getattr(error, "errno", None) == errno.ENOMEM or _worker_ended(error, project) == "Bus error"
+
+
+def _worker_ended(error: BaseException, project: Path) -> str:
+    """The signal that has ended a worker process of torch's data loader; "" if none has."""
+    text = str(error)
+    ended = _WORKER_ENDED.match(text) if isinstance(error, RuntimeError) else None
+    return ended[1] if ended is not None and _raised_in_torch(error, project) else ""
+
+
+def _is_device_broken(error: BaseException, project: Path) -> bool:
+    text = str(error)
+    is_absent = isinstance(error, RuntimeError) and _NO_DEVICE.match(text) and _raised_in_torch(error, project)
+    return bool(BROKEN_DEVICE.search(text) or is_absent)
+
+
+def _is_source_away(error: BaseException) -> bool:
+    """Whether what the user's code reads or writes is away for now, by the type of its error."""
+    if isinstance(error, OSError):
+        return error.errno == socket.EAI_AGAIN if isinstance(error, socket.gaierror) else error.errno in _AWAY
+    answer = getattr(error, "response", None) if type(error).__module__.startswith("botocore.") else None
+    if not isinstance(answer, dict):
+        return False
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or answer.get("Error", {}).get("Code") in _NOT_NOW
+
+
+def _raised_in_torch(error: BaseException, project: Path) -> bool:
+    """Whether torch raised it, below the user's code or without it; unknown without a traceback: then it did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [number for number, frame in enumerate(frames) if in_project(frame, project)]
+    after = frames[theirs[-1] + 1 :] if theirs else frames
+    return not frames or any(Path(frame.filename).is_relative_to(_TORCH) for frame in after)
+
+
+def _transport(error: BaseException, project: Path, timeout_s: float) -> TrainwrightError | None:
     text = str(error)
     known = isinstance(error, dist.DistError)
-    if not known and not (isinstance(error, RuntimeError | OSError) and _TRANSPORT.search(text)):
+    # A client of the user's own speaks of connections, too.
+    is_torchs = _OF_TORCH.search(text) or (
+        _TRANSPORT.search(text) and (not raised_in_project(error, project) or _raised_in_torch(error, project))
+    )
+    if not known and not (isinstance(error, RuntimeError | OSError) and is_torchs):
         return None
     if _PEER_GONE.search(text):
         return NodeLost(f"The connection to another rank was lost: {describe(error)}.", details={"link": True})

@@ -113,7 +113,7 @@ def test_a_fault_ends_the_generation_and_the_next_goes_on(
 
 
 RAISED = [
-    ("user", 1, UserCodeError, "ValueError in the model."),
+    ("user", 1, UserCodeError, "ValueError in the model (rank 1)."),
     ("bug", 0, TrainwrightError, "Rank 0 failed: ZeroDivisionError: a bug of ours."),
 ]
 

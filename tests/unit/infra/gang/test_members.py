@@ -145,6 +145,31 @@ def test_the_cause_by_precedence_then_by_time() -> None:
     assert members([failed(internal), node(lost=vanished)]).cause() is vanished
 
 
+def test_what_follows_the_death_of_a_rank_is_not_the_users_fault() -> None:
+    died = NodeLost("Rank 3 ended without an answer (SIGKILL).", details={"when": 100.0})
+    for late_s, cause in [(0.1, "user_code"), (0.9, "node_lost")]:
+        raised = errors.UserCodeError("no statistics came.", details={"when": 100.0 + late_s})
+        assert first_cause([failed(raised), failed(died)]).cause == cause
+    ahead = failed(errors.UserCodeError("it was first.", details={"when": 160.0}))
+    ahead.clock_ahead_s = 61.0
+    assert first_cause([ahead, failed(died)]).cause == "user_code", "its clock is a minute ahead"
+
+
+def test_an_error_about_a_connection_is_a_consequence_and_a_gang_that_went_as_one_has_no_culprit() -> None:
+    silent = errors.Hung("Another rank did not answer.", details={"link": True, "when": 90.0})
+    died = NodeLost("Rank 3 ended without an answer.", details={"when": 100.0})
+    assert first_cause([failed(silent), failed(died)]).cause == "node_lost"
+    gone = [node("a", heard=heard, lost=NodeLost("gone.", details={"node": at})) for at, heard in enumerate((9.0, 1.0))]
+    assert first_cause(gone).details == {"node": 1}
+    gone[0].heard = 3.0
+    assert first_cause(gone).details == {}
+    asked = failed(errors.Preempted("asked."))
+    asked.heard = 5.5
+    assert first_cause([asked, gone[1]]).cause == "preempted"
+    asked.heard = 9.0
+    assert first_cause([asked, gone[1]]).cause == "node_lost"
+
+
 @pytest.mark.parametrize(("heard", "link", "expected"), [(4.9, True, True), (5.0, True, False), (4.9, False, False)])
 def test_broken_connections_are_unexplained_while_a_node_is_silent(heard: float, link: bool, expected: bool) -> None:
     broken = NodeLost("The connection was lost.", details={"link": link})

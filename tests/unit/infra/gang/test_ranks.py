@@ -18,6 +18,7 @@ from data_contracts.messages.gang import RankAnswer
 from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankWatch
+from tests.support.waiting import until
 
 DEAD = subprocess.Popen([sys.executable, "-c", ""])
 # A zombie: its pid is given to no other process.
@@ -93,7 +94,8 @@ def test_a_thread_notices_and_stop_looks_once_more(tmp_path: Path) -> None:
     watch = watching(tmp_path)
     watch.start()
     RankFiles(tmp_path, 0).write_process(DEAD.pid)
-    watch.join(180)
+    until(lambda: watch.first)
+    watch.stop()
     assert isinstance(watch.first, NodeLost)
     late = watching(tmp_path)
     late.stop()

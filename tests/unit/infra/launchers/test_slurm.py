@@ -165,7 +165,9 @@ def test_the_end_of_a_job_is_that_of_its_nodes(
     mine.start([0, 1, 2])
     slurm.job = f"{state} 3 NodeDown\n"
     mine._look()
-    assert mine.ended() == dict.fromkeys(range(3), Ended(f"ended as its Slurm job 7 did: {state} (NodeDown)", cause))
+    assert mine.ended() == dict.fromkeys(
+        range(3), Ended(f"ended as its Slurm job 7 did: {state} (NodeDown)", cause, state == "NODE_FAIL")
+    )
 
 
 @pytest.mark.parametrize(

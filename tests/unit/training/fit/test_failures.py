@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,51 @@ def test_what_passes_through_the_users_frames_is_theirs_unless_a_peer_was_lost(t
     found: TrainwrightError = classify(caught.value, HERE, timeout_s=60)
     assert found.cause == cause
     assert ("their_step" in found.user_traceback) == (text != LOST)
+
+
+class Refused(Exception):
+    """As a client of a bucket raises it."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"An error occurred ({code})")
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+Refused.__module__ = "botocore.exceptions"
+# What the user's code raises, and from what; what comes of it. Only what is away for now is tried again.
+THEIRS: list[tuple[BaseException, BaseException | None, str]] = [
+    (OSError(errno.ENOSPC, "No space left on device"), None, "storage"),
+    (FileNotFoundError(errno.ENOENT, "No such file"), None, "user_code"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), None, "out_of_memory"),
+    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), None, "storage"),
+    (RuntimeError("features: connection refused"), None, "user_code"),
+    (RuntimeError("No CUDA GPUs are available"), None, "user_code"),
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error."), None, "user_code"),
+    (Refused(503, "SlowDown"), None, "storage"),
+    (Refused(400, "ExpiredToken"), None, "storage"),
+    (Refused(403, "AccessDenied"), None, "user_code"),
+    (ValueError("cannot average"), RuntimeError(LOST), "node_lost"),
+    (ValueError("too large"), torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+    (ValueError("no such name"), KeyError("name"), "user_code"),
+    (ValueError("no answer"), ConnectionRefusedError("connection refused"), "user_code"),
+]
+
+
+@pytest.mark.parametrize(("error", "under", "cause"), THEIRS)
+def test_what_the_users_code_raises_counts_by_its_type(
+    error: BaseException, under: BaseException | None, cause: str
+) -> None:
+    def their_step() -> None:
+        try:
+            if under is not None:
+                raise under
+        except BaseException as beneath:
+            raise error from beneath
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        their_step()
+    assert classify(caught.value, HERE, timeout_s=60).cause == cause
 
 
 def test_what_a_collective_of_lightnings_refuses_is_raised_by_torch(tmp_path: Path) -> None:
