@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 # A node that sees its marker has ended long before. One that cannot is cut off, and fenced by its token.
 END_S = 8.0
+# After a look at the states of all runs, this many times as long passes: for a thousand, a server needs seconds.
+PAUSE_TIMES = 4
 # After this time without effect of the marker, Prefect cancels the run, too.
 CANCEL_AFTER_S = 2.0
 LOG_LINES = 30
@@ -324,14 +326,17 @@ class FlowRunStates:
             self._states.update({run.id: run.state for run in runs if run.id in self._states})
 
     def _follow(self) -> None:
+        pause_s = ASK_S
         while True:
-            time.sleep(ASK_S)
+            time.sleep(pause_s)
             with self._lock:
                 if not self._states:
                     self._thread = None
                     return
+            began, pause_s = time.monotonic(), ASK_S
             try:
                 self.look()
+                pause_s = max(ASK_S, PAUSE_TIMES * (time.monotonic() - began))
             except Exception as error:
                 log.debug("The states of the nodes' flow runs could not be read from Prefect: %s", error)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -266,3 +267,21 @@ def test_without_a_flow_there_is_no_pool(store: Store) -> None:
     with pytest.raises(UsageError, match="train.launcher: a work pool needs Prefect") as caught:
         PoolLauncher(store, TRAINING, POOL)
     assert "--set train.launcher=local --set train.pool=null" in caught.value.remedy
+
+
+def test_a_server_that_takes_long_for_the_states_is_asked_less_often(gang: PoolLauncher, server: Server) -> None:
+    looks: list[float] = []
+    read = server.read_flow_runs
+
+    def slow(flow_run_filter: Any, offset: int = 0) -> Any:
+        # Threads of earlier tests ask here, too, for their own runs.
+        if found := read(flow_run_filter, offset):
+            looks.append(time.monotonic())
+            time.sleep(0.1)
+        return found
+
+    server.read_flow_runs = slow  # type: ignore[method-assign]
+    started(gang)
+    until(lambda: len(looks) > 4)
+    # The creation reads the runs, too, and the first look follows it at once.
+    assert min(later - earlier for earlier, later in pairwise(looks[1:])) > 0.45
