@@ -66,6 +66,7 @@ def upkeep(store: str, storage_options: dict[str, object] | None = None, pointer
         due = due_on(day, sealed_directories(opened))
         checked.extend(_logged(check_each(opened, due), len(due)))
     sentences.append(verified_in_words(len(due), checked))
+    failures.extend(one.unread for one in checked if one.unread)
     damaged = [one for one in checked if one.damage]
     page = upkeep_page(opened.uri, [*sentences, *failures], damaged)
     stage_artifact(f"upkeep-{deployment.name}" if deployment.name else "upkeep", page, f"Upkeep of {opened.uri}")
@@ -101,8 +102,8 @@ def verified_in_words(due: int, checked: Sequence[Checked]) -> str:
     """How much was verified, as one sentence."""
     if not due:
         return "Verified: nothing, because no sealed directory is due today."
-    whole = [one for one in checked if not one.damage]
-    gone = due - len(checked)
+    whole = [one for one in checked if not (one.damage or one.unread)]
+    gone = due - sum(not one.unread for one in checked)
     rest = f"; {gone} were deleted meanwhile, or were not reached" if gone else ""
     num_bytes = size(sum(one.bytes for one in whole))
     return f"Verified: {len(whole)} of the {due} sealed directories that are due today are whole ({num_bytes}){rest}."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from data_contracts.canonical import digest
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import StorageUnavailable, TrainwrightError
 from infra.store import Store, layout
 
 # Each sealed directory is read once in so many days.
@@ -27,13 +27,15 @@ class Checked:
     """A sealed directory whose bytes were read.
 
     Attributes:
-        bytes: as sealed; 0 if it is damaged.
+        bytes: as sealed; 0 if it is damaged or was not read.
         damage: what is wrong with it, as a sentence that names its file; else "".
+        unread: why it could not be read, though the store answers; else "".
     """
 
     uri: str
     bytes: int = 0
     damage: str = ""
+    unread: str = ""
 
 
 def sealed_directories(store: Store) -> list[str]:
@@ -63,9 +65,10 @@ def check_each(store: Store, uris: Iterable[str]) -> Iterator[Checked]:
             manifest = store.verify(uri)
         except FileNotFoundError:
             continue
-        except TrainwrightError as error:  # a disk that cannot read one file counts as damage of that file
+        except TrainwrightError as error:
             if store.exists(layout.manifest(uri)):
                 log.error("%s", error.message)
-                yield Checked(uri, damage=error.message)
+                is_away = isinstance(error, StorageUnavailable)
+                yield Checked(uri, unread=error.message) if is_away else Checked(uri, damage=error.message)
         else:
             yield Checked(uri, sum(entry.bytes for entry in manifest.files))

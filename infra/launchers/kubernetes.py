@@ -45,6 +45,8 @@ END_S, KILL_S, GRACE_S = 8.0, 30.0, 5
 TIMEOUT_S = (5.0, 30.0)
 # A watch is opened anew after so long, so that a connection that leads nowhere is noticed; or AGAIN_S after it broke.
 WATCH_S, AGAIN_S = 120, 1.0
+# What Kubernetes says of a container whose image is fetched, and for how long that is waited for.
+FETCHING, FETCH_S = "ContainerCreating", 1_200.0
 # Seconds for which the cluster keeps a JobSet whose conductor cannot delete it, after its end.
 KEPT_S = 3600
 LOG_LINES = 200
@@ -75,6 +77,9 @@ CONTAINER, REPLICATED = "node", "nodes"
 # A pod's own role at its cloud, which is not the conductor's.
 _OF_POD = ("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_", "AWS_CONTAINER_")
 SIGTERM_CODE = 143
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+# Labels that a job's controller sets.
+_OF_JOB = frozenset(("controller-uid", "job-name"))
 Object = Mapping[str, Any]
 
 log = logging.getLogger("trainwright")
@@ -113,27 +118,34 @@ class KubernetesNodes(Membership):
     def __init__(self, store: Store, launch: Launch, hub: Hub, launcher: KubernetesLauncher) -> None:
         super().__init__(store, launch, hub)
         self.placement, self.variables, self.cluster = launcher.placement, launcher.variables, launcher.cluster
-        which = digest([store.uri, launch.training, launch.generation])[:8]
-        training = re.sub("[^a-z0-9]+", "-", launch.training.rpartition("/")[2].lower())[:12].strip("-")
-        self.name = f"tw-{training}-g{launch.generation}-{which}"
+        self.name = self._name(launch.generation)
         self._jobset: Object | None = None
         self._is_gone = self._is_ending = False
         self._pods: dict[int, Object] = {}
         self._ends: dict[int, Ended] = {}
         self._deleted: set[int] = set()
         self._watches: list[Watched] = []
+        self._fetching_since: float | None = None
 
     def start(self, nodes: Collection[int]) -> None:
         """Make the JobSet and its secret. Machines that are left out get no pod, so no node needs another instead."""
         if self._watches:
             return
         with uninterrupted():  # a signal in between would leave what nobody deletes
-            self._jobset = self.cluster.make(self.secret(), self.jobset())
+            if self.launch.generation:  # whose conductor may have died while its JobSet was in the queue
+                self.cluster.delete_jobset(self._name(self.launch.generation - 1))
+            self._jobset = self.cluster.make(self.jobset(), self.secret())
         jobset = partial(self.cluster.list_jobsets, field_selector=f"metadata.name={self.name}")
         pods = partial(self.cluster.list_pods, label_selector=f"{OF_JOBSET}={self.name}")
         self._watches = [Watched(jobset, self._hear_jobset), Watched(pods, self._hear_pod)]
         for watch in self._watches:
             watch.start()
+
+    def _name(self, generation: int) -> str:
+        training = self.launch.training
+        which = digest([self.store.uri, training, generation])[:8]
+        word = re.sub("[^a-z0-9]+", "-", training.rpartition("/")[2].lower())[:12].strip("-")
+        return f"tw-{word}-g{generation}-{which}"
 
     def ended(self) -> Mapping[int, Ended]:
         """Nodes whose pods have ended; those that have none, once there will be none."""
@@ -154,16 +166,26 @@ class KubernetesNodes(Membership):
         return [one._replace(message=fate) if _is_preempted(one.message) else one for one in found]
 
     def waits(self) -> str:
-        """The JobSet's place in Kueue's queue, or what the scheduler says, until a pod runs."""
-        if self._jobset is None or any(_phase(pod) != "Pending" for pod in list(self._pods.values())):
+        """The JobSet's place in Kueue's queue, or what the scheduler says, until a pod has a machine; then for a while
+        that images are fetched.
+        """
+        pods = list(self._pods.values())
+        if self._jobset is None or any(_phase(pod) != "Pending" for pod in pods):
             return ""
-        if _is_suspended(self._jobset) and not self._pods:
+        if _is_suspended(self._jobset) and not pods:
             where = f"queued in {self.placement.queue}" if self.placement.queue else "suspended"
             return f"its JobSet {self.name} is {where}"
-        if self.launch.withdrawn:  # in place of a broken machine there may be no other
+        reasons = [reason for pod in pods if (reason := _unschedulable(pod))]
+        if reasons:
+            # Pods that have machines hold them. And in place of a broken machine there may be no other.
+            are_unbound = not any(_condition(pod, "PodScheduled") for pod in pods)
+            return f"no machine takes its pods: {reasons[0]}" if are_unbound and not self.launch.withdrawn else ""
+        states = {_container(pod, "waiting").get("reason", FETCHING) for pod in pods}
+        are_bound = len(pods) == self.launch.nodes and all(_condition(pod, "PodScheduled") for pod in pods)
+        if not are_bound or states != {FETCHING}:
             return ""
-        reasons = [_unschedulable(pod) for pod in list(self._pods.values())]
-        return next((f"no machine takes its pods: {reason}" for reason in reasons if reason), "")
+        self._fetching_since = self._fetching_since or time.monotonic()
+        return "its pods get their image" if time.monotonic() < self._fetching_since + FETCH_S else ""
 
     def status(self, node: int) -> str:
         """What Kubernetes says of the node's pod."""
@@ -178,7 +200,7 @@ class KubernetesNodes(Membership):
     def log(self, node: int) -> str:
         """The end of what the node's pod printed, while there is a pod."""
         pod = self._pods.get(node)
-        if pod is None or node in self._deleted:
+        if pod is None or node in self._deleted or _phase(pod) == "Pending":
             return ""
         with contextlib.suppress(StorageUnavailable, UsageError):
             return self.cluster.log(pod["metadata"]["name"])
@@ -195,7 +217,8 @@ class KubernetesNodes(Membership):
                 if is_whole:
                     self.cluster.delete_jobset(self.name)
                 if alive:  # the JobSet's deletion alone would give each pod its whole grace period
-                    self.cluster.delete_pods(f"{OF_JOBSET}={self.name},{INDEX} in ({','.join(map(str, nodes))})")
+                    numbers = "" if is_whole else f",{INDEX} in ({','.join(map(str, nodes))})"
+                    self.cluster.delete_pods(f"{OF_JOBSET}={self.name}{numbers}")
                 break
             except (StorageUnavailable, UsageError) as error:
                 log.debug("%s", error)
@@ -219,7 +242,9 @@ class KubernetesNodes(Membership):
 
     def _hear_pod(self, pod: Object, is_gone: bool) -> None:
         metadata = pod["metadata"]
-        node = int(metadata["labels"][INDEX])
+        node = metadata["labels"].get(INDEX, "")
+        if not (node.isdigit() and (node := int(node)) < self.launch.nodes):
+            return  # somebody else's, with our label
         self._pods[node] = pod
         missing = Ended(f"ended, because its pod {metadata['name']} was deleted") if is_gone else None
         ended = how_ended(pod) or missing
@@ -304,7 +329,9 @@ class KubernetesNodes(Membership):
         given, launch, gpus = self.variables, self.launch, gpus_of(self.placement, self.variables)
         pod = json.loads((Path(__file__).parents[1] / "kubernetes" / "node-pod.json").read_text())
         # Of a machine's own fields, only its name can be matched, one name each.
-        left_out = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in launch.left_out]
+        # Names of other launchers' machines, which Kubernetes would refuse, are none of its machines.
+        hosts = [host for host in launch.left_out if _NAME.fullmatch(host)]
+        left_out = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]
         terms = {"nodeSelectorTerms": [{"matchFields": left_out}]}
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         requests = {name: given[name] for name in ("cpu", "memory") if given[name]}
@@ -345,7 +372,8 @@ def labels_of(tags: Mapping[str, str]) -> dict[str, str]:
     def fitting(text: str) -> str:
         return re.sub("[^A-Za-z0-9._-]+", "-", text)[:63].strip("._-")
 
-    return {fitting(name): fitting(value) for name, value in tags.items() if fitting(name)}
+    names = {name: fitting(name) for name in tags}
+    return {name: fitting(tags[tag]) for tag, name in names.items() if name and name not in _OF_JOB}
 
 
 def how_ended(pod: Object) -> Ended | None:
@@ -408,9 +436,8 @@ class Watched(threading.Thread):
                     self._read()
                 self._follow()
             except ApiException as error:
-                if error.status == 410:
-                    self._version = None
-                else:
+                self._version = None
+                if error.status != 410:
                     self._warn(_said(error))
             except (HTTPError, OSError, ValueError) as error:
                 self._warn(str(error))
@@ -510,20 +537,19 @@ class Cluster:
         get = self._custom.get_namespaced_custom_object
         return self._ask("show the JobSet", get, **self._of_jobsets, name=name, unless=404)
 
-    def make(self, secret: Object, body: Object) -> Object:
-        """Make a JobSet and its secret, which goes with it. Those that have their names already are ours."""
+    def make(self, body: Object, secret: Object) -> Object:
+        """Make a JobSet, and its secret, for which its pods wait and which goes with it; or find those of this name."""
         name, create = body["metadata"]["name"], self._custom.create_namespaced_custom_object
-        self._ask("make the secret", self._core.create_namespaced_secret, self.namespace, secret, unless=409)
         made = self._ask("make the JobSet", create, **self._of_jobsets, body=body, unless=409) or self.jobset(name)
         if made is None:
             raise StorageUnavailable("The JobSet was deleted while it was made.")
         owner = {"apiVersion": body["apiVersion"], "kind": "JobSet", "name": name, "uid": made["metadata"]["uid"]}
-        owned = {"metadata": {"ownerReferences": [owner]}}
-        self._ask("change the secret", self._core.patch_namespaced_secret, name, self.namespace, owned)
+        owned = {**secret, "metadata": {**secret["metadata"], "ownerReferences": [owner]}}
+        self._ask("make the secret", self._core.create_namespaced_secret, self.namespace, owned, unless=409)
         return made
 
     def delete_jobset(self, name: str) -> None:
-        """Delete a JobSet after its jobs and pods; and its secret, which has no owner if the JobSet was not made."""
+        """Delete a JobSet after its jobs and pods, and its secret at once."""
         delete = self._custom.delete_namespaced_custom_object
         options = {**self._of_jobsets, "name": name, "propagation_policy": "Foreground"}
         self._ask("delete the JobSet", delete, **options, unless=404)
@@ -630,8 +656,10 @@ def _unschedulable(pod: Object) -> str:
 
 def _container(pod: Object, state: str) -> Object:
     """What is said of a container that is in this state; {} in another."""
-    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
-    return dict((statuses[0].get("state") or {}).get(state) or {})
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    # A mesh may have put its own container beside ours.
+    ours: Object = next((one for one in statuses if one.get("name", CONTAINER) == CONTAINER), {})
+    return (ours.get("state") or {}).get(state) or {}
 
 
 def main() -> None:

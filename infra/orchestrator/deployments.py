@@ -305,6 +305,7 @@ class Periodic:
         flow: name of the flow that is run from `entrypoint`.
         every: cron line of a new deployment, in UTC; a person may change it in Prefect.
         properties: the flow's parameters as properties of a JSON Schema; required: those without a default.
+        queues: whether flow runs that are late follow each other; else those beyond MOST_LOOKS are left out.
     """
 
     flow: str
@@ -313,6 +314,12 @@ class Periodic:
     every: str
     properties: Mapping[str, Any]
     required: tuple[str, ...] = ()
+    queues: bool = False
+
+    @property
+    def most(self) -> int:
+        """Flow runs of one deployment that may be at work at once."""
+        return 1 if self.queues else MOST_LOOKS
 
 
 def ensure_for_pool(
@@ -337,7 +344,7 @@ def _is_as_wanted(existing: Any, periodic: Periodic, kind: str) -> bool:
     schema = parameter_schema(periodic.properties, periodic.required)
     here = existing.pull_steps == checkout_steps(kind) and set(existing.tags) >= set(SYSTEM_TAGS)
     here = here and existing.entrypoint == periodic.entrypoint and existing.parameter_openapi_schema == schema
-    return here and getattr(existing.global_concurrency_limit, "limit", None) == MOST_LOOKS
+    return here and getattr(existing.global_concurrency_limit, "limit", None) == periodic.most
 
 
 def make_periodic(
@@ -373,8 +380,12 @@ def make_periodic(
         parameters=dict(parameters),
         schedules=schedules,
         paused=None if existing is None else existing.paused,
-        concurrency_limit=MOST_LOOKS,
-        concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        concurrency_limit=periodic.most,
+        concurrency_options=ConcurrencyOptions(
+            collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
+            if periodic.queues
+            else ConcurrencyLimitStrategy.CANCEL_NEW
+        ),
         tags=list(SYSTEM_TAGS),
         parameter_openapi_schema=parameter_schema(periodic.properties, periodic.required),
         enforce_parameter_schema=True,
@@ -513,6 +524,7 @@ UPKEEP = Periodic(
         "pointers": {"title": "pointers", "description": "its database of pointers", **OPTIONAL_TEXT, "position": 2},
     },
     required=("store",),
+    queues=True,
 )
 
 

@@ -342,6 +342,8 @@ def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
     target = base / manifest.seal
     with on_this_machine(base):
         base.mkdir(parents=True, exist_ok=True)
+        if hold(target) and _is_whole(target, manifest):
+            return target
         # Of several jobs that need it at once, one downloads it.
         with files.locked(lock := base / f".{manifest.seal}"):
             try:

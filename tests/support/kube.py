@@ -242,7 +242,13 @@ class Kubernetes:
         """The kubelet: waits for the secret, runs the container's command, and says how that ended."""
         with self._changed:
             pod = self.objects["pods"][name]
-        [container] = pod["spec"]["containers"]
+            [container] = pod["spec"]["containers"]
+            secrets_of_pod = {source["secretRef"]["name"] for source in container["envFrom"]}
+            self._changed.wait_for(
+                lambda: name not in self.objects["pods"] or secrets_of_pod <= self.objects["secrets"].keys()
+            )
+            if name not in self.objects["pods"]:
+                return
         given = {"JOB_COMPLETION_INDEX": str(index)}
         fields = {"status.podIP": "127.0.0.1", "spec.nodeName": pod["spec"]["nodeName"]}
         for entry in container["env"]:

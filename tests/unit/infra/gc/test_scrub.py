@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.errors import StorageUnavailable
 from infra.garbage import SEALED, Limits, collect
-from infra.scrub import PERIOD_DAYS, check_each, due_on, sealed_directories
+from infra.scrub import PERIOD_DAYS, Checked, check_each, due_on, sealed_directories
 from infra.store import Store, layout
 from tests.support.damage import HARMS, bound_by_permissions
 from tests.support.histories import OLD_S, YOUNG_S, History
@@ -74,6 +75,16 @@ def test_damage_is_named_and_the_others_are_looked_at(harm: str, store: Store) -
     assert [(one.uri, one.bytes) for one in found] == [(before, 50), (damaged, 0), (after, 50)]
     assert f"{damaged}/part-{int(harm == 'extra')}" in found[1].damage
     assert "\n" not in found[1].damage
+
+
+def test_what_could_not_be_read_is_not_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = History(store).sealed("datasets", YOUNG_S)
+
+    def away(path: str) -> None:
+        raise StorageUnavailable("it timed out.")
+
+    monkeypatch.setattr(store, "verify", away)
+    assert list(check_each(store, [uri])) == [Checked(uri, unread="it timed out.")]
 
 
 def test_what_is_deleted_between_two_directories_is_left_out(store: Store) -> None:

@@ -86,6 +86,7 @@ def test_two_specs_with_one_store_share_its_upkeep_whose_schedule_and_pause_stay
     new = client.known[title]
     assert new.entrypoint == "flows.upkeep.upkeep"
     assert new.parameters == {"store": "s3://team/nights", "storage_options": KEYS, "pointers": None}
+    assert (new.concurrency_limit, new.concurrency_options.collision_strategy) == (1, "ENQUEUE"), "no day is left out"
     [daily] = new.schedules
     assert (int(daily.schedule.cron.split()[0]) < 60, daily.schedule.cron.split()[1:]) == (True, ["1", "*", "*", "*"])
 
