@@ -17,9 +17,9 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 328,
-    "product statements": 45_800,  # 45,000 before launchers for Slurm and ssh, and an index of 10,000 ranks
-    "test statements": 45_900,  # 45,000 before the same faults were tried with each launcher
+    "product files": 332,
+    "product statements": 46_500,  # 45,000 before launchers for Slurm, ssh and Kubernetes, the autopsy and the upkeep
+    "test statements": 47_500,  # 45,000 before the same faults were tried with each launcher, and 100 were planted
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,

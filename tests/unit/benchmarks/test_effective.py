@@ -36,12 +36,12 @@ def test_the_interruptions_of_llama_3_come_as_often_as_reported(effective: Modul
         ("gpu", False, {}, False, False, 1.0),
         ("bug", False, {}, True, False, 1.0),
         ("corrupt", True, {}, True, False, 1.0),
-        ("gpu", True, {}, False, True, 1.0),
-        ("gpu", True, {"withdraws": True}, False, False, 1.0),
-        ("gpu", True, {"least_nodes": 48}, False, True, 0.96),
+        ("gpu", True, {}, False, False, 1.0),
+        ("gpu", True, {"withdraws": False}, False, True, 1.0),
+        ("gpu", True, {"withdraws": False, "least_nodes": 48}, False, True, 0.96),
         ("machine", False, {}, False, False, 1.0),
-        ("machine", False, {"has_spares": False, "least_nodes": 48}, False, False, 0.96),
-        ("machine", False, {"has_spares": False}, True, False, 1.0),
+        ("machine", False, {"spares": 0.0, "least_nodes": 48}, False, False, 0.96),
+        ("machine", False, {"spares": 0.0}, True, True, 1.0),
     ],
 )
 def test_what_follows_an_interruption_is_decided_by_our_code(
@@ -61,7 +61,7 @@ def test_a_spent_budget_ends_the_run_and_a_person_renews_it(effective: ModuleTyp
 
 
 def test_a_gang_grows_when_its_machine_is_repaired(effective: ModuleType) -> None:
-    policy = effective.Ours(effective.Setting(50, has_spares=False, least_nodes=48))
+    policy = effective.Ours(effective.Setting(50, spares=0.0, least_nodes=48))
     policy.stop(effective.Cause("a machine", 1.0, "machine"), 10.0, random.Random(1))
     assert policy.grows_at() == 10.0 + effective.REPAIR_S
     policy.grow(policy.grows_at())
