@@ -242,9 +242,10 @@ class KubernetesNodes(Membership):
 
     def _hear_pod(self, pod: Object, is_gone: bool) -> None:
         metadata = pod["metadata"]
-        node = metadata["labels"].get(INDEX, "")
-        if not (node.isdigit() and (node := int(node)) < self.launch.nodes):
+        number = metadata["labels"].get(INDEX, "")
+        if not number.isdigit() or int(number) >= self.launch.nodes:
             return  # somebody else's, with our label
+        node = int(number)
         self._pods[node] = pod
         missing = Ended(f"ended, because its pod {metadata['name']} was deleted") if is_gone else None
         ended = how_ended(pod) or missing
