@@ -37,7 +37,7 @@ from infra.gang.membership import Membership, Placement
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankWatch
 from infra.gang.recovery import Recovery
-from infra.launchers import slurm, ssh
+from infra.launchers import kubernetes, slurm, ssh
 from infra.orchestrator.gang import PoolLauncher, PoolNodes
 from infra.store import Store
 from infra.store import folder as store_folder
@@ -122,7 +122,7 @@ def cases() -> list[Case]:
 
     return [
         Case(launcher=launcher, **full(case))
-        for launcher in ("local", "pool", "slurm", "ssh")
+        for launcher in LAUNCHERS
         for case in tomllib.loads((CASES / f"{launcher}.toml").read_text())["case"]
     ]
 
@@ -221,7 +221,7 @@ class World:
     def in_force(self) -> Iterator[None]:
         """Let the product live by this world's clock and scheduler."""
         with contextlib.ExitStack() as stack:
-            for module in (conductor, members, slurm, ssh):
+            for module in (conductor, members, kubernetes, slurm, ssh):
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
             stack.enter_context(mock.patch.object(slurm, "slurm", self.ask_slurm))
             stack.enter_context(mock.patch.object(slurm, "ASK_S", 3600.0))
@@ -635,4 +635,71 @@ class Tasks(slurm.SlurmNodes):
         self._stopped.set()
 
 
-LAUNCHERS: dict[str, Callable[[World], Membership]] = {"local": Here, "pool": Runs, "slurm": Tasks, "ssh": Hosts}
+class Pods(kubernetes.KubernetesNodes):
+    """Nodes as the pods of a JobSet, of which the watches tell."""
+
+    def __init__(self, world: World) -> None:
+        cluster = SimpleNamespace(jobset=lambda name: self._now(), log=lambda pod: "")
+        placement = Placement(section="train", pool="ml")
+        launcher: Any = SimpleNamespace(placement=placement, variables=kubernetes.VARIABLES, cluster=cluster)
+        super().__init__(world.store, world.launch, hub_of(world), launcher)
+        self.world = world
+        self.to_come = [event for event in world.case.happens if {"pod", "jobset"} & event.keys()]
+
+    def start(self, nodes: Collection[int]) -> None:
+        self.world.started.update(nodes)
+        if self._jobset is None:
+            self._jobset = self._now()
+            for number in nodes:
+                self._hear_pod(self._pod_of(number, {"phase": "Running"}), False)
+
+    def news(self) -> list[News]:
+        arrived = [event for event in self.to_come if event["at"] <= self.world.at]
+        self.to_come = [event for event in self.to_come if event not in arrived]
+        if self.world.shuffled is not None:
+            self.world.shuffled.shuffle(arrived)
+        for event in arrived:
+            if "jobset" in event:
+                self._hear_jobset(self._now() or self._jobset or {}, self._now() is None)
+            else:
+                self._hear_pod(self._pod_of(event["node"], status_of(event["pod"])), event["pod"] == "deleted")
+        return super().news()
+
+    def _now(self) -> Mapping[str, Any] | None:
+        """The JobSet, as the cluster has it now."""
+        said = [
+            event["jobset"] for event in self.world.case.happens if "jobset" in event and event["at"] <= self.world.at
+        ]
+        return (
+            None if "deleted" in said else {"metadata": {"name": self.name}, "spec": {"suspend": "suspended" in said}}
+        )
+
+    def _pod_of(self, number: int, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        deleted = {"deletionTimestamp": "now"} if "conditions" in status or not status else {}
+        metadata = {"name": f"{self.name}-{number}", "labels": {kubernetes.INDEX: str(number)}, **deleted}
+        return {"metadata": metadata, "status": status}
+
+    def end(self, nodes: Collection[int]) -> None: ...
+
+
+def status_of(text: str) -> Mapping[str, Any]:
+    """A pod's status at its end, from its short form in a case."""
+    what, _, message = text.partition(": ")
+    if what == "deleted":
+        return {}
+    kind, _, more = what.partition(" ")
+    code = {"OOMKilled": 137, "exit": int(more) if kind == "exit" else 0}.get(kind, 137)
+    reason = kind if kind == "OOMKilled" else "Error" if code else "Completed"
+    state = {"name": "node", "state": {"terminated": {"exitCode": code, "reason": reason}}}
+    condition = {"type": kind, "status": "True", "reason": more, "message": message}
+    return {
+        "phase": "Failed" if code else "Succeeded",
+        "containerStatuses": [state],
+        **({"conditions": [condition]} if kind == "DisruptionTarget" else {}),
+        **({"reason": kind, "message": message} if kind == "Evicted" else {}),
+    }
+
+
+LAUNCHERS: dict[str, Callable[[World], Membership]] = {
+    "local": Here, "pool": Runs, "slurm": Tasks, "ssh": Hosts, "kubernetes": Pods,
+}  # fmt: skip
