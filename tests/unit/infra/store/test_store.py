@@ -150,7 +150,9 @@ def test_of_two_downloads_one_is_kept(s3_store: Store, tmp_path: Path, monkeypat
 
     def other_is_faster(manifest: Manifest, backend: Backend, folder: Path) -> None:
         monkeypatch.setattr(seal, "_download", download)
-        s3_store.local(ref, cache=tmp_path)
+        seal._make(
+            manifest, backend, tmp_path / manifest.seal
+        )  # on a machine with the same folder, but without its locks
         download(manifest, backend, folder)
 
     monkeypatch.setattr(seal, "_download", other_is_faster)
