@@ -15,6 +15,7 @@ import re
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -256,7 +257,8 @@ class Kubernetes:
         for source in container["envFrom"]:
             given |= self.objects["secrets"][source["secretRef"]["name"]]["stringData"]
         # Nothing of this machine's environment comes in but what finds programs and modules.
-        image = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "TRAINWRIGHT_HOME": str(self.folder / "home")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        image = {"PATH": path, "HOME": str(self.folder), "TRAINWRIGHT_HOME": str(self.folder / "home")}
         environment = marked_env(self.mark, given, image)
         with (self.folder / f"{name}.log").open("wb") as output:
             process = subprocess.Popen(

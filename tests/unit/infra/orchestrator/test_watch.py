@@ -55,6 +55,7 @@ HAPPENS: dict[str, ReceivedEvent | None] = {
     "a worker or its machine": event("prefect.work-pool.not-ready", {"prefect.resource.id": POOL}),
     "a pool that takes no runs": event("prefect.flow-run.Late", **OF_RUNS),
     "the reaper, the day's page": event("prefect.flow-run.Crashed", **OF_REAPER),
+    "a store's [upkeep]": event("prefect.flow-run.Failed", **OF_REAPER),
     "a rank, which hangs": of_run(events.HUNG),
     "a node, or another rank": of_run(events.RESTARTED),
     "a checkpoint that cannot be saved": of_run(events.RESTARTED),
