@@ -120,7 +120,10 @@ WAITS = fault("wait", rank=0, step=9)
 LOST = {"causes": ("node_lost",), "used": {"node_lost": 1}, "resumed": 5}
 SCRIPTS: dict[str, Script] = {
     "nothing": Script(),
-    "the node's supervisor is killed": Script(faults=(WAITS, fault("kill node")), **LOST),
+    # Slurm says nothing while the job's other nodes run.
+    "the node's supervisor is killed": Script(
+        faults=(WAITS, fault("kill node")), options={"launch": {"silence_s": 30}}, **LOST
+    ),
     "preempted": Script(
         faults=tuple(fault("terminate node", rank) for rank in EVERY_NODE),
         causes=("preempted",),
