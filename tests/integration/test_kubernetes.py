@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from data_contracts.messages.gang import Latest
 from infra.store import layout
-from tests.support.clusters import KubernetesCluster, processes_left
+from tests.support.clusters import KubernetesCluster, at_rest, ended, processes_left, used
 from tests.support.conducted import Conducted
 from tests.support.conducting import TRAINING
 from tests.support.kube import NAMESPACE
@@ -34,25 +32,8 @@ def cluster(tmp_path: Path) -> Iterator[KubernetesCluster]:
         cluster.close()
 
 
-def ended(gang: Conducted) -> list[tuple[str, str]]:
-    return [(line["cause"], line["sentence"]) for line in gang.lines() if line.get("phase") == "ended"]
-
-
-def used(gang: Conducted) -> dict[str, int]:
-    return Latest.from_json(gang.store.pointer(layout.latest(TRAINING)).read().value).retries.used
-
-
 def resumed_from(gang: Conducted) -> int:
     return gang.store.read_json(layout.launch(TRAINING, 1))["resume"]["step"]
-
-
-def at_rest(cluster: KubernetesCluster, folder: Path, **options: Any) -> tuple[Conducted, Path]:
-    """A gang whose ranks have come to step 9 of 10 and wait for a file, with the checkpoint of step 5 committed."""
-    file = folder / "go"
-    gang = cluster.conduct(folder, {"steps": 10, "every": 5, "until": str(file)}, nodes=2, **options)
-    until(lambda: all(gang.steps().get((0, rank), [0])[-1] == 9 for rank in range(2)), what=gang.lines)
-    gang.said(lambda line: line["checkpoint_step"] == 5)
-    return gang, file
 
 
 def test_a_gang_waits_in_kueues_queue_and_goes_back_there_when_it_is_preempted(
@@ -82,7 +63,7 @@ def test_a_gang_waits_in_kueues_queue_and_goes_back_there_when_it_is_preempted(
 
 
 def test_a_pod_that_is_evicted_saves_a_checkpoint_with_the_others(cluster: KubernetesCluster, tmp_path: Path) -> None:
-    gang, file = at_rest(cluster, tmp_path)
+    gang, file = at_rest(cluster, tmp_path, nodes=2)
     kubernetes = cluster.kubernetes
     [name] = kubernetes.jobsets()
     for pod in kubernetes.pods(name):
@@ -105,7 +86,7 @@ def test_a_pod_that_says_nothing_ends_as_kubernetes_says(
     reason: str, cluster: KubernetesCluster, tmp_path: Path
 ) -> None:
     cause, said, budget = FATES[reason]
-    gang, file = at_rest(cluster, tmp_path, train={"global_batch_size": 24})
+    gang, file = at_rest(cluster, tmp_path, nodes=2, train={"global_batch_size": 24})
     kubernetes = cluster.kubernetes
     [name] = kubernetes.jobsets()
     kubernetes.kill(kubernetes.pods(name)[1], reason)
@@ -119,7 +100,7 @@ def test_a_pod_that_says_nothing_ends_as_kubernetes_says(
 
 def test_training_goes_on_while_the_api_server_is_away(cluster: KubernetesCluster, tmp_path: Path) -> None:
     """And what happened to a pod meanwhile is known afterwards."""
-    gang, file = at_rest(cluster, tmp_path)
+    gang, file = at_rest(cluster, tmp_path, nodes=2)
     kubernetes = cluster.kubernetes
     cluster.restart()
     file.touch()

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.gang import Latest
 from infra.records.nodes import decide
 from infra.store import layout, open_store
-from tests.support.clusters import SlurmCluster, nodes_of, processes_left
-from tests.support.conducted import Conducted
+from tests.support.clusters import SlurmCluster, at_rest, ended, nodes_of, processes_left, used
 from tests.support.conducting import TRAINING
 from tests.support.slurm import ACCOUNT, QOS
 from tests.support.tiny import SPEC, trainwright, write_project
@@ -34,23 +32,6 @@ def cluster() -> Iterator[SlurmCluster]:
         yield cluster
     finally:
         cluster.close()
-
-
-def ended(gang: Conducted) -> list[tuple[str, str]]:
-    return [(line["cause"], line["sentence"]) for line in gang.lines() if line.get("phase") == "ended"]
-
-
-def used(gang: Conducted) -> dict[str, int]:
-    return Latest.from_json(gang.store.pointer(layout.latest(TRAINING)).read().value).retries.used
-
-
-def at_rest(cluster: SlurmCluster, folder: Path, **options: Any) -> tuple[Conducted, Path]:
-    """A gang whose ranks have come to step 9 of 10 and wait for a file, with the checkpoint of step 5 committed."""
-    file = folder / "go"
-    gang = cluster.conduct(folder, {"steps": 10, "every": 5, "until": str(file)}, nodes=3, **options)
-    until(lambda: all(gang.steps().get((0, rank), [0])[-1] == 9 for rank in range(3)), what=gang.lines)
-    gang.said(lambda line: line["checkpoint_step"] == 5)
-    return gang, file
 
 
 def test_a_job_that_another_preempts_saves_a_checkpoint_and_is_queued_again(

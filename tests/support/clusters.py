@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from data_contracts.messages.gang import Joined, Meeting
+from data_contracts.messages.gang import Joined, Latest, Meeting
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducted import Conducted
@@ -260,3 +260,22 @@ def processes_left(store: Store) -> list[str]:
             if store.uri in command or store.uri in environment.values():
                 found.append(" ".join(command))
     return found
+
+
+def ended(gang: Conducted) -> list[tuple[str, str]]:
+    """Why the generations ended: cause and sentence of each."""
+    return [(line["cause"], line["sentence"]) for line in gang.lines() if line.get("phase") == "ended"]
+
+
+def used(gang: Conducted) -> dict[str, int]:
+    """The retry budgets that were charged, and how often."""
+    return Latest.from_json(gang.store.pointer(layout.latest(TRAINING)).read().value).retries.used
+
+
+def at_rest(cluster: Cluster, folder: Path, nodes: int = 3, **options: Any) -> tuple[Conducted, Path]:
+    """A gang whose ranks have come to step 9 of 10 and wait for a file, with the checkpoint of step 5 committed."""
+    file = folder / "go"
+    gang = cluster.conduct(folder, {"steps": 10, "every": 5, "until": str(file)}, nodes=nodes, **options)
+    until(lambda: all(gang.steps().get((0, rank), [0])[-1] == 9 for rank in range(nodes)), what=gang.lines)
+    gang.said(lambda line: line["checkpoint_step"] == 5)
+    return gang, file
