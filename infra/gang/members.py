@@ -315,11 +315,11 @@ def first_cause(nodes: Iterable[Node]) -> TrainwrightError:
     return min(said, key=rank)[1]
 
 
-def _gone(gone: list[Node], known: list[Node]) -> TrainwrightError:
+def _gone(gone: list[Node], nodes: list[Node]) -> TrainwrightError:
     """The error of the node that is gone longest; of none if all went at once, as with their cluster or its network."""
     first = gone[0].lost
     assert first is not None, "it is gone"
-    if len(gone) == len(known) > 1 and gone[-1].heard - gone[0].heard <= ASKED_S:
+    if len(gone) == len(nodes) > 1 and gone[-1].heard - gone[0].heard <= ASKED_S:
         first.details.pop("node", None)
     return first
 

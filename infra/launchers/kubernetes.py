@@ -484,12 +484,12 @@ class Watched(threading.Thread):
                 if self._stopped.is_set():
                     return
 
-    def _take(self, one: Object, is_gone: bool) -> None:
-        name = one["metadata"]["name"]
-        self._objects[name] = one
+    def _take(self, item: Object, is_gone: bool) -> None:
+        name = item["metadata"]["name"]
+        self._objects[name] = item
         if is_gone:
             del self._objects[name]
-        self._hear(one, is_gone)
+        self._hear(item, is_gone)
 
 
 class Cluster:
