@@ -80,6 +80,7 @@ class SshNodes(Membership):
         self._printed = scratch.make("ssh")
         self.connections: dict[int, subprocess.Popen[bytes]] = {}
         self._next_try, self._ending = time.monotonic() + RETRY_S, False
+        self._tried_again: set[int] = set()
 
     def start(self, nodes: Collection[int]) -> None:
         """Connect to the hosts; which of them answers shows in the roll-call."""
@@ -115,14 +116,18 @@ class SshNodes(Membership):
         unreached = [node for node in self.connections if self._is_unreached(node)]
         for node in unreached:
             del self.connections[node]
+        self._tried_again.update(unreached)
         self.start(unreached)
 
     def status(self, node: int) -> str:
         """Where it is, and whether it was reached; or that there are fewer hosts."""
         if node >= len(self._hosts):
             return "no host is left for it"
-        unreached = node in self.connections and self._is_unreached(node)
-        return f"{self._hosts[node]} was not reached" if unreached else f"on {self._hosts[node]}"
+        if node in self.connections and self._is_unreached(node):
+            return f"{self._hosts[node]} was not reached"
+        if node in self._tried_again and node not in self.hub.joined:
+            return f"{self._hosts[node]} was not reached, and is tried again"
+        return f"on {self._hosts[node]}"
 
     def log(self, node: int) -> str:
         """The end of what the node, or ssh, printed."""
@@ -157,7 +162,7 @@ class SshNodes(Membership):
         arguments = [self.store.uri, self.launch.training, str(self.launch.generation), str(node)]
         found_by = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
         there = shlex.join(["env", *found_by, *module_command(__name__, *arguments)])
-        with self._log(node).open("wb") as output:
+        with self._log(node).open("ab") as output:
             process = subprocess.Popen(
                 ["ssh", "-T", *words, "--", self._hosts[node], there],
                 stdin=subprocess.PIPE,
