@@ -52,7 +52,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
     advice = "`trainwright init DIR` writes a pipeline that runs as it is"
     document = read_document(Path(path), "a pipeline spec", advice)
     for override in overrides:
-        _override(document, override)
+        _override(document, override, Path(path).parent)
     version = document.value.get("version")
     if isinstance(version, int) and version > VERSION:
         sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
@@ -103,14 +103,15 @@ def load_store(uri: str, pointers: str | None, overrides: Sequence[str] = ()) ->
     section = {"uri": uri} if pointers is None else {"uri": uri, "pointers": pointers}
     document = Document("store", section, {})
     for override in overrides:
-        _override(document, override)
+        _override(document, override, Path())
     try:
         return StoreSpec.model_validate(document.value)
     except ValidationError as error:
         raise document.error(problems(error, StoreSpec, document.value)) from None
 
 
-def _override(document: Document, text: str) -> None:
+def _override(document: Document, text: str, folder: Path) -> None:
+    """Replace a field by `field=value`; what a field of `train.lightning` is in, a file in `folder`, is read first."""
     field, equals, value = text.partition("=")
     parts = tuple(field.strip().split("."))
     if not equals or not all(parts):
@@ -120,12 +121,11 @@ def _override(document: Document, text: str) -> None:
         raise SpecError(f"--set {field}: has an address with {what}; {why}.", remedy=_remedy(parts))
     if parts[0] == "tags" and len(parts) == 2 and (said := tags_with_credentials({parts[1]: value})):
         raise SpecError(f"--set {field}: {said[parts[1]]}")  # a later --set could hide it
-    lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
-    if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
-        raise SpecError(
-            f"--set: {field}: train.lightning names the file {lightning['lightning']}, which --set does not reach; "
-            f"change the file, or write its content in the spec."
-        )
+    train = document.value.get("train")
+    config = train.get("lightning") if isinstance(train, dict) else None
+    if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(config, str):
+        advice = "correct train.lightning in the spec, or write the file"
+        document.override(("train", "lightning"), read_document(folder / config, "a LightningCLI config", advice))
     document.override(parts, parse(value, f"--set {field}", place="--set"))
 
 

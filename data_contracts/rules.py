@@ -1,8 +1,8 @@
 """The rules that people write for a store: budgets, the policy on tags, and service level objectives.
 
-A budget is a limit in money, node-hours or GPU-hours, for each run or for each calendar month (UTC), of all runs or of
-those with certain tags. A policy says which tags a spec must have, and with which values. An objective says how often
-the pipeline succeeds, and in which time. The store keeps each version of budgets and policy.
+A budget is a limit in money, node-hours or GPU-hours, for each run, for each calendar month (UTC) or for ever, of all
+runs or of those with certain tags. A policy says which tags a spec must have, and with which values. An objective says
+how often the pipeline succeeds, and in which time. The store keeps each version of budgets and policy.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class Budget(Section):
     """Tags that a run must have, with these values; default: all runs."""
     pipeline: str | None = None
     """The pipeline whose runs it is for; default: every pipeline's."""
-    per: Literal["run", "month"]
-    """`run`: each run has the limit for itself; `month`: all share it in a calendar month (UTC)."""
+    per: Literal["run", "month", "all"]
+    """`run`: each run has the limit for itself; `month`: all share it in a calendar month (UTC); `all`: all share it,
+    for ever."""
     limit: Limit
     """How much may be used."""
     warn_at: list[Share] = Field(default_factory=list)

@@ -15,8 +15,9 @@ from data_contracts.records import Error, HandOff, Record, Sentence
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
 Verdict = Literal[
-    "promoted", "canary", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"
-]
+    "promoted", "canary", "unchanged", "trained", "not_promoted", "rejected", "failed", "cancelled", "waiting",
+    "over_budget",
+]  # fmt: skip
 Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
 
 

@@ -453,6 +453,14 @@ def _backfill(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rehash", action="store_true", help="read every raw file again to take its digest")
 
 
+def _search(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with search")
+    command.add_argument("--name", help="name of the search; one of a name is continued; default: the pipeline's name")
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
+    command.add_argument("--window", help=f"{TIMES}, or a length such as 7d that ends when the search begins")
+    command.add_argument("--store", help="store to use instead of the store in the spec")
+
+
 def _sensor(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with schedule.sensor")
     command.add_argument(
@@ -748,6 +756,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "prove": _prove,
     "key": _key,
     "backfill": _backfill,
+    "search": _search,
     "gameday": _gameday,
     "gc": _gc,
     "reap": _reap,

@@ -30,6 +30,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "run a pipeline from raw data to promotion"),
         "ci": ("ci", "run a pipeline for a CI job, here or as a deployment"),
         "resume": ("run", "continue a run that was stopped or failed"),
+        "search": ("search", "train with other values, and promote the best"),
         "backfill": ("run", "run a pipeline once for each window of a span of time"),
         "deploy": ("deploy", "make a pipeline a Prefect deployment, scheduled or on demand"),
     },

@@ -77,6 +77,7 @@ _KINDS: dict[str, Callable[..., State]] = {
     "promoted": Completed,
     "canary": Completed,
     "unchanged": Completed,
+    "trained": Completed,
     "not_promoted": Completed,
     "waiting": Completed,
     "cancelled": Cancelled,

@@ -103,7 +103,10 @@ def line(run: Run) -> RunReport:
             for stage in stages():
                 refuse_over(run)
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
-        parts = {part: made[name] for part, name in REPORTED.items()}
+                if stage.name == run.spec.until:
+                    break
+        parts = {part: made.get(name) for part, name in REPORTED.items()}
+        parts["checkpoint"] = parts["checkpoint"] or made["train"]
         ended = report(run, **parts)
         call("report", run, ended, parts)
         return ended

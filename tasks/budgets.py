@@ -31,6 +31,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import Price
 from data_contracts.rules import EVERY_S, Balance, Budget, Budgets, BudgetWarning, Limit, shown
 from data_contracts.run_report import RunReport
+from data_contracts.searches import TAG, SearchRecord
 from infra.audit import now
 from infra.budgets import Executed, Ledger, current_budgets
 from infra.gang.recovery import UNLIMITED, BudgetGuard
@@ -50,6 +51,8 @@ log = logging.getLogger("trainwright")
 _REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 # Before and after all moments that a record may have.
 ALWAYS = (-6e10, 2e11)
+# The only period of a budget that holds for ever.
+ALL = "all"
 HOUR_S = 3600.0
 # An execution of more months is a damaged record, and each month of it would get a ledger.
 MOST_MONTHS = 120
@@ -88,6 +91,43 @@ def refuse_over(run: Run) -> None:
     """OverBudget if a budget of the run was used up meanwhile."""
     if run.live.budget is not None and (error := run.live.budget.over()) is not None:
         raise error
+
+
+def budgets_for(store: Store, tags: Mapping[str, str]) -> Budgets | None:
+    """The budgets that hold for runs with these tags: those of the store, and of the search of which they are trials.
+
+    Raises:
+        CorruptError: a record of them is damaged.
+        UsageError: a budget of the store has the name of one of the search.
+    """
+    budgets, name = current_budgets(store), tags.get(TAG, "")
+    search = store.find_as(layout.search(name), SearchRecord.from_json) if is_name(name) else None
+    own = {} if search is None else budgets_of_search(search)
+    if budgets is None:
+        return Budgets(version=1, budgets=own) if own else None
+    if taken := own.keys() & budgets.budgets.keys():
+        raise UsageError(
+            f"The search {name} needs a budget of the name {min(taken)}, and the store has one.",
+            remedy="Rename the store's with `trainwright budget apply FILE`, or give the search another name.",
+        )
+    return budgets.model_copy(update={"budgets": {**budgets.budgets, **own}})
+
+
+def budgets_of_search(search: SearchRecord) -> dict[str, Budget]:
+    """The budgets that all trials of a search share, by name."""
+    most = search.spec.budget
+    limits: dict[str, Limit] = {}
+    if most.amount is not None:
+        limits["money"] = Limit(amount=most.amount, currency=most.currency)
+    if most.hours is not None:
+        limits["hours"] = Limit(hours=most.hours)
+    # A long name is cut: the tag keeps the ledgers of two searches apart.
+    return {
+        f"search-{unit}-{search.name}"[:63]: Budget(
+            where={TAG: search.name}, pipeline=search.pipeline, per="all", limit=limit
+        )
+        for unit, limit in limits.items()
+    }
 
 
 def budget_guard(run: Run, section: str, *, local: bool) -> BudgetGuard:
@@ -143,7 +183,7 @@ class Spending:
         run = self._run
         if not run.recorded or run.live.meter is None:
             return
-        budgets = current_budgets(run.store)
+        budgets = budgets_for(run.store, run.spec.tags)
         mine = self._budget_periods(budgets, self._execution())
         for budget_period in mine:
             refuse_uncounted(budget_period, self._prices())
@@ -190,7 +230,7 @@ class Spending:
         if self._thread is not None:
             self._thread.join()
         try:
-            if (budgets := current_budgets(self._run.store)) is not None:
+            if (budgets := budgets_for(self._run.store, self._run.spec.tags)) is not None:
                 settle_run(self._run.store, self._run.run_id, budgets)
         except TrainwrightError as error:
             log.warning("what the run used of its budgets is settled later: %s", error.message)
@@ -210,7 +250,7 @@ class Spending:
         """Reserve ahead in every budget; `_over` says why the run must end."""
         warnings: list[BudgetWarning] = []
         with self._reserving:
-            budgets = budgets or current_budgets(self._run.store)
+            budgets = budgets or budgets_for(self._run.store, self._run.spec.tags)
             self._every_s = EVERY_S if budgets is None else budgets.every_s
             execution = self._execution()
             for budget_period in self._budget_periods(budgets, execution):
@@ -226,7 +266,7 @@ class Spending:
         """Reserve in one budget; returns the warnings that are due."""
         run, limit, ledger = self._run, budget_period.budget.limit, budget_period.ledger(self._run.store)
         who, stops = Executed(run.run_id, execution.execution), budget_period.budget.at_limit == "stop"
-        is_now = budget_period.budget.per == "run" or budget_period.period == month_of(now_s())
+        is_now = budget_period.budget.per != "month" or budget_period.period == month_of(now_s())
         ahead = self._per_second(budget_period) * every_s if is_now else 0.0
         used, cap = budget_period.used(execution), limit.value if stops else None
         held, balance = ledger.reserve(who, used, ahead, cap)
@@ -446,12 +486,12 @@ def _settle(item: tuple[Ledger, Mapping[Executed, float]]) -> None:
 
 
 def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[BudgetPeriod, float]]:
-    """The budgets by month in which executions used something that cannot be counted, with its node-seconds."""
+    """The shared budgets in which executions used something that cannot be counted, with its node-seconds."""
     for one in executions:
         for budget_period in budget_periods(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
             seconds = (
                 uncounted_s(budget_period.budget.limit, one, budget_period.bounds)
-                if budget_period.budget.per == "month"
+                if budget_period.budget.per != "run"
                 else 0.0
             )
             if seconds:
@@ -466,7 +506,7 @@ def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:
 
 @dataclass(frozen=True)
 class BudgetBalance:
-    """A budget in one period; `period` is a month, a run's id, or `each run`."""
+    """A budget in one period; `period` is a month, a run's id, `each run` or `all`."""
 
     name: str
     budget: Budget
@@ -505,9 +545,9 @@ def balances_of_spec(store: Store, spec: PipelineSpec) -> list[BudgetBalance]:
     """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
     budgets = current_budgets(store)
     return [
-        _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
-        if budget.per == "month"
-        else BudgetBalance(name, budget, "each run", 0.0, 0.0)
+        BudgetBalance(name, budget, "each run", 0.0, 0.0)
+        if budget.per == "run"
+        else _balance(store, BudgetPeriod(name, budget, _shared_period(budget, month_of(time.time()))))
         for name, budget in ({} if budgets is None else budgets.budgets).items()
         if budget.is_for(spec.name, spec.tags)
     ]
@@ -529,7 +569,9 @@ def balances_of_month(
     found: list[BudgetBalance] = []
     more: dict[str, int] = {}
     for name, budget in ({} if budgets is None else budgets.budgets).items():
-        periods = [month] if budget.per == "month" else sorted(_runs_of(store, name, budget, month), reverse=True)
+        periods = [_shared_period(budget, month)]
+        if budget.per == "run":
+            periods = sorted(_runs_of(store, name, budget, month), reverse=True)
         if most is not None and len(periods) > most:
             more[name] = len(periods) - most
             periods = periods[:most]
@@ -562,13 +604,13 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
             )
     unknown = settle_all(store, budgets)
     for name, budget in budgets.budgets.items():
-        if budget.per == "month":
-            now = _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
+        if budget.per != "run":
+            now = _balance(store, BudgetPeriod(name, budget, _shared_period(budget, month_of(time.time()))))
             if now.spent > budget.limit.value:
                 limit = budget.limit
                 raise UsageError(
                     f"budgets.{name}.limit: {shown(limit.value)} {limit.unit} is below the {shown(now.spent)} "
-                    f"{limit.unit} that are spent in {now.period} already.",
+                    f"{limit.unit} that are spent already ({now.period}).",
                     remedy="Give a limit above it; `trainwright budget` shows what is spent.",
                 )
     return unknown
@@ -598,7 +640,7 @@ class BudgetPeriod:
     @property
     def bounds(self) -> tuple[float, float]:
         """Start and end of the period, in seconds since the epoch."""
-        return ALWAYS if self.budget.per == "run" else month_bounds(self.period)
+        return month_bounds(self.period) if self.budget.per == "month" else ALWAYS
 
     def ledger(self, store: Store) -> Ledger:
         """Its ledger in a store."""
@@ -649,8 +691,13 @@ def budget_periods(
     """The budgets of which a run uses something in a span of time, in each period that the span touches."""
     for name, budget in budgets.budgets.items():
         if budget.is_for(pipeline, tags):
-            periods = [run_id] if budget.per == "run" else months(*span)
+            periods = {"run": [run_id], "all": [ALL]}.get(budget.per) or months(*span)
             yield from (BudgetPeriod(name, budget, period) for period in periods)
+
+
+def _shared_period(budget: Budget, month: str) -> str:
+    """The period of a budget that runs share, in a month."""
+    return ALL if budget.per == "all" else month
 
 
 def used(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = ALWAYS) -> float:

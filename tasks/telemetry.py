@@ -64,7 +64,7 @@ _NO_FAILURE = ("done", "killed", "fenced")
 UNCOMMITTED = "uncommitted"
 # The conventions' word for how a run, or a stage, ended.
 _RESULTS = {
-    **dict.fromkeys(("promoted", "canary", "unchanged", "ran", "reused", "waiting"), "success"),
+    **dict.fromkeys(("promoted", "canary", "unchanged", "trained", "ran", "reused", "waiting"), "success"),
     **dict.fromkeys(("not_promoted", "rejected"), "failure"),
     **dict.fromkeys(("cancelled", "over_budget"), "cancellation"),
     "skipped": "skip",

@@ -35,6 +35,7 @@ from data_contracts.pipeline_spec.data import (
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec, SliceSpec
 from data_contracts.pipeline_spec.operations import MirrorsSpec, NotifyRule, ScheduleSpec, check_mirrors
 from data_contracts.pipeline_spec.promote import CanarySpec, GateSpec, PromoteSpec, check_gates, listed
+from data_contracts.pipeline_spec.search import SearchSpec
 from data_contracts.pipeline_spec.train import (
     OWN,
     BatchTransform,
@@ -73,6 +74,7 @@ __all__ = [
     "QuarantineSpec",
     "RetrySpec",
     "ScheduleSpec",
+    "SearchSpec",
     "SetSpec",
     "ShardsSpec",
     "SliceSpec",
@@ -182,6 +184,12 @@ class PipelineSpec(Section):
     notify: list[NotifyRule] = Field(default_factory=list, exclude_if=lambda rules: not rules)
     """Whom the Prefect server tells of which causes, once `trainwright deploy` has set it up; default: nobody."""
 
+    until: Literal["train"] | None = Field(default=None, exclude_if=is_none)
+    """The last stage of a run, such as of a search's trial, which then ends with the verdict `trained`; default: all
+    stages."""
+    search: SearchSpec | None = Field(default=None, exclude_if=is_none)
+    """Which values of which fields `trainwright search` tries; a run has no use for it. Default: none."""
+
     @property
     def model_name(self) -> str:
         """Name of the model in the registry."""
@@ -204,6 +212,8 @@ class PipelineSpec(Section):
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
         check_mirrors(self.mirrors, self.promote.alias)
+        if self.search is not None and self.train.select is None:
+            raise FieldError("search", "needs train.select, which says what the best trial is best in; add it")
         if self.data == "external" and self.schedule.sensor is not None:
             raise FieldError(("schedule", "sensor"), "needs data.source, and data is external; leave it out")
         for name in ("unit", "slices"):

@@ -288,7 +288,8 @@ def run_text(report: RunReport, colour: bool) -> str:
     """One screen about a run."""
     from tasks.run.report import cost_sentence  # slow, and most commands are about no run
 
-    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
+    shades = {**dict.fromkeys(("promoted", "canary", "unchanged", "trained"), 32), "not_promoted": 33, "waiting": 33}
+    shade = shades.get(report.verdict, 31)
     verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
     # The verdict's word is not said twice.
     sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")

@@ -106,6 +106,26 @@ def use(uri: str, day: str) -> str:
     return f"{uses(uri)}/{name_part(day)}"
 
 
+def search(name: str) -> str:
+    """How a search was begun."""
+    return f"searches/{name_part(name)}/search.json"
+
+
+def search_lease(name: str) -> str:
+    """Pointer: who carries a search out."""
+    return f"searches/{name_part(name)}/lease"
+
+
+def search_events(name: str) -> str:
+    """Folder of what happened in a search, by number from 0."""
+    return f"searches/{name_part(name)}/events"
+
+
+def search_event(name: str, number: int) -> str:
+    """One thing that happened in a search, created once."""
+    return f"{search_events(name)}/{number_part(number)}.json"
+
+
 def code(code_digest: str, n: int = 0) -> str:
     """Sealed bundle of a user's code; number `n` of the same files, after `n` deleted bundles."""
     return f"code/{name_part(code_digest)}" + (f"-{number_part(n)}" if n else "")

@@ -30,6 +30,7 @@ _STATUS = {
     "promoted": "FINISHED",
     "canary": "FINISHED",
     "unchanged": "FINISHED",
+    "trained": "FINISHED",
     "not_promoted": "FINISHED",
     "cancelled": "KILLED",
 }

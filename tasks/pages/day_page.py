@@ -171,7 +171,7 @@ def _share(parts: Mapping[str, float]) -> str:
 
 def group_of(run: LedgerRun) -> str:
     """The word by which a run is counted."""
-    if run.verdict in ("promoted", "canary", "unchanged"):
+    if run.verdict in ("promoted", "canary", "unchanged", "trained"):
         return "promoted" if run.verdict == "promoted" else "unchanged"
     if run.blame in ("nobody", "person"):
         return "refused" if run.blame == "nobody" else "stopped"

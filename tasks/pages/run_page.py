@@ -63,6 +63,7 @@ _VERDICT_TONES = {
     "promoted": "good",
     "canary": "good",
     "unchanged": "good",
+    "trained": "good",
     "not_promoted": "warn",
     "waiting": "calm",
     "cancelled": "calm",

@@ -26,7 +26,7 @@ from tasks.run.run import Run, artifact_key
 
 log = logging.getLogger("trainwright")
 
-FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")
+FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "trained", "not_promoted", "rejected")
 VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
 # Between two log lines of a training that has nothing new to say.
 QUIET_S = 2.0
@@ -49,8 +49,11 @@ def report(
     if error is not None:
         verdict: Verdict = VERDICTS.get(error.exit_code, "failed")
         sentence = str(error)
+    elif receipt is None:
+        assert checkpoint is not None, "the line ends with a receipt, or with a checkpoint (`until`)"
+        logged = "".join(f", {name} {value:.4g}" for name, value in sorted(checkpoint.metrics.items()))
+        verdict, sentence = "trained", f"step {checkpoint.step:,} of {checkpoint.training}{logged}"
     else:
-        assert receipt is not None
         assert receipt.decision != "ended"
         verdict, sentence = receipt.decision, receipt.sentence
     told = run.resolved

@@ -1,0 +1,123 @@
+"""The command `search`: trains with other values, and promotes the best like any candidate."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from data_contracts.errors import SpecError, UsageError
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec.search import Value
+from flows.commands.guard import Answer, log, run_answer
+from flows.commands.run import run_line
+from flows.commands.server import connect
+from flows.commands.terminal import table
+from infra.store import Store
+from tasks.run.resolve import RunOptions
+from tasks.run.run import open_spec_store
+from tasks.run.spec_check import read_spec, run_window
+from tasks.search.search import (
+    Search,
+    SearchResult,
+    Trial,
+    TrialProcess,
+    begin,
+    holding,
+    key_of,
+    overrides_of,
+    refusal,
+    trial_command,
+)
+
+
+def search(arguments: argparse.Namespace) -> Answer:
+    """The `search` command: continues a search of the same name; the exit code is that of the best trial's run."""
+    loaded = read_spec(arguments.spec, arguments.set)
+    spec, path = loaded.spec, str(loaded.path)
+    if spec.search is None:
+        raise SpecError(f"{path}: search: is missing, so there is nothing to try.", remedy="Add it (docs/search.md).")
+    loaded.check(arguments.window)
+    refuse_without_effect(path, arguments.set, spec)
+    store = open_spec_store(spec, loaded.root, arguments.store)
+    name = arguments.name or spec.name
+    connect("cli")  # one server for all of them
+    window = run_window(loaded, arguments.window, datetime.now(UTC))
+    record = begin(store, spec, name, None if window is None else str(window))
+
+    def start(trial: Trial) -> TrialProcess:
+        command = trial_command(path, store, record, trial, arguments.set)
+        return TrialProcess(command, store, key_of(name, trial.number))
+
+    def refused(settings: Mapping[str, Value]) -> str:
+        return refusal(path, [*arguments.set, *overrides_of(settings)], record.window)
+
+    with holding(store, name) as keeper:
+        found = Search(store, record, start, refused, _log_change).carry_out(keeper)
+    return promoted(found, path, store, arguments)
+
+
+def promoted(found: SearchResult, spec: str, store: Store, arguments: argparse.Namespace) -> Answer:
+    """Run the whole line with the best trial's values: its training is reused, and the gate knows how many there were.
+
+    UsageError if no trial finished.
+    """
+    best = found.best
+    if best is None:
+        why = found.over or next((trial.sentence for trial in reversed(found.trials) if trial.sentence), "")
+        raise UsageError(f"No trial of the search {found.record.name} finished{': ' * bool(why)}{why or '.'}")
+    log.info("%s", text_of(found))
+    overrides = [*arguments.set, *overrides_of(best.settings), f"promote.candidates={found.num_compared}"]
+    key = f"search/{found.record.name}/best-{best.number}-of-{len(found.trials)}"
+    options = RunOptions(key=key, window=found.record.window)
+    report = run_line(spec, overrides=overrides, store=store.uri, options=options)
+    answer = run_answer(report, arguments)
+    value = {**found.to_json(), "run": report.to_json()}
+    return dataclasses.replace(answer, text=f"{text_of(found)}\n\n{answer.text}", value=value)
+
+
+def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -> None:
+    """SpecError for a field of the space that does not change what is trained."""
+    assert spec.search is not None
+    for name, parameter in spec.search.space.items():
+        seen = []
+        for value in parameter.ends:
+            loaded = read_spec(path, [*overrides, *overrides_of({name: value})])
+            changed = loaded.spec
+            seen.append((changed.data, changed.contract, changed.shards, changed.train.recipe, loaded.lightning))
+        if seen[0] == seen[1] and parameter.ends[0] != parameter.ends[1]:
+            raise SpecError(
+                f"{path}: search.space.{name}: does not decide what is trained, so every trial would be the same.",
+                remedy="Leave it out; search fields of train (not where it runs), shards, contract or data.",
+            )
+
+
+def text_of(found: SearchResult) -> str:
+    """The trials as a table, and the best."""
+    names = list(found.record.spec.space)
+    short = [name.rpartition(".")[2] for name in names]
+    metric = found.record.select.metric
+    rows = [
+        [str(trial.number), trial.state, _number(trial.value), *(str(trial.settings.get(name, "")) for name in names)]
+        for trial in found.trials
+    ]
+    lines = [table(["trial", "state", metric, *short], rows)]
+    if found.over:
+        lines.append(f"No further trial: {found.over}")
+    if found.best is not None:
+        lines.append(f"The best is trial {found.best.number}: {metric} {_number(found.best.value)}.")
+    return "\n".join(lines)
+
+
+def _log_change(trial: Trial) -> None:
+    if trial.state == "running":
+        text = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in trial.settings.items())
+        at = f"validation {len(trial.values)}: {_number(trial.values[-1])}" if trial.values else text
+        log.info("  trial %d  %s", trial.number, at)
+    else:
+        log.info("  trial %d  %s  %s", trial.number, trial.state, _number(trial.value) or trial.sentence)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

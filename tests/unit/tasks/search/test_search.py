@@ -1,0 +1,223 @@
+"""A search starts, watches and ends trials. Their processes are stood in for here; real ones in `tests/integration`."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import (
+    CorruptError,
+    Diverged,
+    Fenced,
+    NodeLost,
+    OverBudget,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
+from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.pipeline_spec.search import Value
+from data_contracts.run_report import RunReport
+from data_contracts.searches import SearchEvent, SearchRecord
+from infra.store import Store, layout, open_store
+from infra.store.lease import LeaseKeeper
+from tasks.search import search as searches
+from tasks.search.search import Search, SearchResult, Trial, events_of
+from tests.unit.tasks.search.test_study import AT, record
+
+REF = Ref(uri="trainings/k-0/checkpoints/1-g0", id="0" * 64, seal="0" * 64)
+
+
+class FakeTrial:
+    """Trains for as many looks as it has values, then ends as `outcome` says.
+
+    Args:
+        values: of the metric, at each validation.
+        outcome: how its run ends: with its last value, an error, or killed (None), each time that it is started.
+    """
+
+    def __init__(self, values: list[float], outcome: list[TrainwrightError | str | None], inputs: str = "same") -> None:
+        self._values, self._outcome, self._inputs = values, outcome, inputs
+        self.continued, self.is_stopped, self._looks = 0, False, 0
+
+    def start(self) -> None:
+        self._outcome = self._outcome[1:]
+
+    def stop(self) -> None:
+        self.is_stopped = self._looks < len(self._values)
+
+    def ended(self) -> dict[str, Any] | None:
+        if self.is_stopped:
+            return report("cancelled", 130)
+        if self._looks < len(self._values):
+            return None
+        outcome = self._outcome[0]
+        if outcome is None:
+            return {}
+        return report("trained", 0) if isinstance(outcome, str) else report("failed", outcome.exit_code, outcome)
+
+    def values(self, metric: str) -> list[float]:
+        assert metric == "val_loss"
+        self._looks += 1
+        return self._values[: self._looks]
+
+    def handed_over(self) -> Checkpoint:
+        metrics = {"val_loss": min(self._values)}
+        facts = {"key": "k", "training": "trainings/k-0", "step": 1, "epoch": 0, "generation": 0, "world_size": 1}
+        return Checkpoint(ref=REF, metrics=metrics, **facts)  # type: ignore[arg-type]
+
+    def inputs_digest(self) -> str:
+        return self._inputs
+
+
+def report(verdict: Any, code: int, error: TrainwrightError | None = None) -> dict[str, Any]:
+    failure = None if error is None else error.to_json()
+    page = RunReport(
+        run_id="r", pipeline="tiny", verdict=verdict, exit_code=code, sentence="", stages=[], error=failure
+    )
+    return page.to_json()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(searches, "LOOK_EVERY_S", 0.001)
+    return open_store(str(tmp_path / "store"))
+
+
+def search(
+    store: Store, searched: SearchRecord, trials: Mapping[int, FakeTrial], refused: Any = lambda settings: ""
+) -> SearchResult:
+    keeper = LeaseKeeper(store, layout.search_lease(searched.name), "test")
+    return Search(store, searched, lambda trial: trials[trial.number], refused).carry_out(keeper)  # type: ignore[arg-type, return-value]
+
+
+def pruning(trials: int, **more: Any) -> SearchRecord:
+    return record(budget={"trials": trials}, prune={"first": 1, "factor": 2}, **more)
+
+
+def test_the_best_is_named_and_each_state_is_kept(store: Store) -> None:
+    trials = {
+        0: FakeTrial([5.0, 4.0, 3.0], ["trained"]),
+        1: FakeTrial([9.0, 1.0, 0.5], ["trained"]),  # worse at the first rung
+        2: FakeTrial([4.0, 3.0, 2.0], ["trained"]),
+        3: FakeTrial([3.0], [UserCodeError("no such layer")]),
+        4: FakeTrial([3.5], [Diverged("not finite")]),
+    }
+    found = search(store, pruning(5), trials)
+    assert [trial.state for trial in found.trials] == ["finished", "pruned", "finished", "failed", "pruned"]
+    assert found.best is not None
+    assert (found.best.number, found.best.value, found.num_compared) == (2, 2.0, 4)
+    assert found.trials[1].values == [9.0]
+    assert found.trials[3].sentence == "no such layer"
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_no_more_run_at_once_than_asked_for_and_none_waits(
+    store: Store, parallel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search takes as many looks as its longest line of trials: a trial begins when one before it ends."""
+    looks: list[float] = []
+    monkeypatch.setattr(searches.time, "sleep", looks.append)
+    lengths = [1 + number % 4 for number in range(12)]
+    trials = {number: FakeTrial([1.0] * length, ["trained"]) for number, length in enumerate(lengths)}
+    search(store, record(budget={"trials": 12}, parallel=parallel, prune={"first": 1000}), trials)
+    free_at = [0] * parallel
+    for length in lengths:
+        heapq.heapreplace(free_at, free_at[0] + length + 1)  # its end is seen with the look after its last value
+    assert len(looks) == max(free_at)
+
+
+def test_what_ended_from_outside_is_continued_and_gives_up_at_last(store: Store) -> None:
+    trials = {
+        0: FakeTrial([1.0], [NodeLost("gone"), None, NodeLost("gone"), "trained"]),
+        1: FakeTrial([1.0], [None] * 9),
+    }
+    found = search(store, record(budget={"trials": 2}, prune={"first": 9}), trials)
+    assert [trial.state for trial in found.trials] == ["finished", "failed"]
+    assert (trials[0].continued, trials[1].continued) == (3, 3)
+    assert found.trials[1].sentence == "it was killed"
+
+
+def test_a_search_over_its_budget_starts_no_further_trial(store: Store) -> None:
+    trials = {0: FakeTrial([1.0], ["trained"]), 1: FakeTrial([1.0], [OverBudget("nothing is left")])}
+    found = search(store, record(budget={"trials": 9, "hours": 1.0}, prune={"first": 9}), trials)
+    assert [trial.state for trial in found.trials] == ["finished", "failed"]
+    assert found.over == "nothing is left"
+
+
+def test_an_error_that_every_trial_would_have_ends_the_search(store: Store) -> None:
+    with pytest.raises(UsageError, match="was not logged"):
+        search(store, pruning(9), {0: FakeTrial([], [UsageError("val_loss was not logged")])})
+
+
+def test_code_that_always_raises_ends_the_search_at_the_third_trial(store: Store) -> None:
+    trials = {number: FakeTrial([], [UserCodeError("boom")]) for number in range(9)}
+    with pytest.raises(UserCodeError, match="boom"):
+        search(store, pruning(9), trials)
+    assert [one.kind for one in events_of(store, "tiny")] == ["asked", "ended"] * 3
+
+
+def test_values_that_no_run_can_have_cost_nothing(store: Store) -> None:
+    def refused(settings: Mapping[str, Value]) -> str:
+        return "does not divide" if settings["train.optimizer"] == "sgd" else ""
+
+    trials = {number: FakeTrial([1.0], ["trained"]) for number in range(8)}
+    found = search(store, pruning(8), trials, refused)
+    refused_ones = [trial for trial in found.trials if trial.settings["train.optimizer"] == "sgd"]
+    assert {(trial.state, trial.sentence) for trial in refused_ones} == {("failed", "does not divide")}
+    assert {trial.state for trial in found.trials} == {"failed", "finished"}
+
+
+def test_other_code_or_data_in_between_ends_the_search(store: Store) -> None:
+    trials = {0: FakeTrial([1.0], ["trained"]), 1: FakeTrial([1.0], ["trained"], inputs="other")}
+    with pytest.raises(UsageError, match="cannot be compared"):
+        search(store, pruning(3), trials)
+
+
+def test_a_search_that_was_killed_goes_on_with_its_trials(store: Store) -> None:
+    """However it was killed, each trial is asked for once, and the next as if nothing had been."""
+    searched = pruning(6, parallel=2)
+
+    def trials() -> dict[int, FakeTrial]:
+        return {number: FakeTrial([6.0 - number, 5.0 - number], ["trained"]) for number in range(6)}
+
+    class Killed(BaseException):
+        pass
+
+    whole = search(open_store(f"{store.uri}-whole"), searched, trials())
+    for after in range(1, 14):
+        other = open_store(f"{store.uri}-{after}")
+
+        def kill(trial: Trial, place: Store = other, most: int = after) -> None:
+            if len(events_of(place, "tiny")) >= most:
+                raise Killed
+
+        keeper = LeaseKeeper(other, layout.search_lease("tiny"), "test")
+        made = trials()
+        first = Search(other, searched, lambda trial, made=made: made[trial.number], on_change=kill)  # type: ignore[arg-type, misc]
+        with pytest.raises(Killed):
+            first.carry_out(keeper)
+        found = search(other, searched, trials())
+        assert [trial.settings for trial in found.trials][:2] == [trial.settings for trial in whole.trials][:2]
+        asked = [one.trial for one in events_of(other, "tiny") if one.kind == "asked"]
+        assert asked == list(range(6))
+        assert all(trial.state != "running" for trial in found.trials)
+
+
+def test_a_gap_in_the_events_is_damage(store: Store) -> None:
+    search(store, pruning(1), {0: FakeTrial([1.0], ["trained"])})
+    store.forget(layout.search_event("tiny", 1))
+    with pytest.raises(CorruptError, match="is missing"):
+        events_of(store, "tiny")
+
+
+def test_of_two_that_write_the_same_event_one_is_fenced(store: Store) -> None:
+    ours = Search(store, pruning(3), lambda trial: FakeTrial([1.0], ["trained"]))  # type: ignore[arg-type, return-value]
+    theirs = SearchEvent(kind="asked", trial=0, at=AT, settings={"train.lr": 0.5})
+    store.create_once(layout.search_event("tiny", 0), theirs.to_json())
+    with pytest.raises(Fenced):
+        ours.carry_out(LeaseKeeper(store, layout.search_lease("tiny"), "test"))
