@@ -58,18 +58,15 @@ def launch(nodes: int, pool: str, folder: str) -> dict[str, float]:
     """Create the flow runs of a generation, ask for them as a worker does, and follow their states for a while."""
     from types import SimpleNamespace
 
-    from prefect.client.schemas.actions import WorkPoolCreate
-
     from data_contracts.errors import StorageUnavailable
     from data_contracts.messages.gang import Launch
     from infra.gang.membership import Placement
-    from infra.orchestrator.api import asking
     from infra.orchestrator.gang import PoolLauncher
+    from infra.orchestrator.worker import ensure_pool
     from infra.store import open_store
 
     store = open_store(str(Path(folder, pool)))
-    with asking() as client:
-        client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+    ensure_pool(pool)  # with the template of a real pool, against which the server checks the variables of each run
     launcher = PoolLauncher(store, TRAINING, Placement(section="train", pool=pool))
     hub: Any = SimpleNamespace(left=set())
     gang = launcher(store, Launch(training=TRAINING, nodes=nodes, devices=8), hub)

@@ -101,7 +101,7 @@ class PoolLauncher:
         return PoolNodes(self, launch, hub)
 
     def create(self, generation: int, nodes: Sequence[int]) -> dict[int, FlowRun]:
-        """Create the flow runs of nodes, or find those that were created before."""
+        """Create the flow runs of at most MOST_CREATED nodes, or find those that were created before."""
         with asking(timeout_s=START_TIMEOUT_S) as client:
             if self._deployment is None:
                 pool = client.read_work_pool(self.placement.pool)
@@ -114,17 +114,15 @@ class PoolLauncher:
             made: dict[int, FlowRun] = {}
             tries = 0
             while missing := [node for node in nodes if node not in made]:
-                for start in range(0, len(missing), MOST_CREATED):
-                    part = missing[start : start + MOST_CREATED]
-                    asked = [self._asked(generation, node, tries, parent) for node in part]
-                    path: Any = f"/deployments/{self._deployment}/create_flow_run/bulk"
-                    results = client.request("POST", path, json=asked).raise_for_status().json()["results"]
-                    for refused in (one for one in results if one["flow_run_id"] is None):
-                        raise UsageError(f"Prefect takes no flow run of the node deployment: {refused['error']}")
-                    numbers = {UUID(one["flow_run_id"]): node for one, node in zip(results, part, strict=True)}
-                    # A run that has ended belongs to an earlier store at this address: the key must not bring it back.
-                    runs = read_runs(client, list(numbers))
-                    made |= {numbers[run.id]: run for run in runs if run.state is None or not run.state.is_final()}
+                asked = [self._asked(generation, node, tries, parent) for node in missing]
+                path: Any = f"/deployments/{self._deployment}/create_flow_run/bulk"
+                results = client.request("POST", path, json=asked).raise_for_status().json()["results"]
+                for refused in (one for one in results if one["flow_run_id"] is None):
+                    raise UsageError(f"Prefect takes no flow run of the node deployment: {refused['error']}")
+                numbers = {UUID(one["flow_run_id"]): node for one, node in zip(results, missing, strict=True)}
+                # A run that has ended belongs to an earlier store at this address: the key must not bring it back.
+                runs = read_runs(client, list(numbers))
+                made |= {numbers[run.id]: run for run in runs if run.state is None or not run.state.is_final()}
                 tries += 1
         return made
 
@@ -157,6 +155,8 @@ class PoolLauncher:
             "parameters": {
                 "store": self.store.uri, "training": self.training, "generation": generation, "node": node,
             },
+            # The server would check the schema itself, too, again for each run.
+            "enforce_parameter_schema": False,
             "tags": [*self.placement.tags, f"training:{gang}"],
             "idempotency_key": f"{key}/{tries}" if tries else key,
             "parent_task_run_id": None if parent is None else str(parent),
@@ -188,14 +188,17 @@ class PoolNodes(Membership):
     def start(self, nodes: Collection[int]) -> None:
         """Create their flow runs, many with each request; StorageUnavailable if the server does not answer."""
         missing = [node for node in nodes if node not in self.runs]
-        if not missing:
-            return
-        # A signal in between would leave a run that nobody knows.
-        with uninterrupted(), unreachable_is_unavailable():
-            made = self._launcher.create(self.launch.generation, missing)
-            self.runs |= made
-            for run in made.values():
-                self._watch.add(run)
+        try:
+            for first in range(0, len(missing), MOST_CREATED):
+                # A signal in between would leave a run that nobody knows.
+                with uninterrupted(), unreachable_is_unavailable():
+                    part = missing[first : first + MOST_CREATED]
+                    self.runs |= self._launcher.create(self.launch.generation, part)
+        finally:
+            # Not before: looks at their states would hold up a server that is creating runs.
+            for node in missing:
+                if node in self.runs:
+                    self._watch.add(self.runs[node])
 
     def ended(self) -> Mapping[int, Ended]:
         """Those whose runs have ended according to Prefect, when it was last asked."""

@@ -36,12 +36,14 @@ class Server:
     def __init__(self) -> None:
         self.runs: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
-        self.away, self.refuses = False, ""
+        self.away, self.refuses, self.most = False, "", 10**9
 
     def request(self, method: str, path: str, json: list[dict[str, Any]]) -> Any:
         assert (method, path.rpartition("/create_flow_run/")[2]) == ("POST", "bulk")
         assert len(json) <= 100, "Prefect's API refuses more"
         self.asked += json
+        if len(self.asked) > self.most:
+            raise httpx.ReadTimeout("busy")
         results = []
         for asked in json:
             made = SimpleNamespace(id=uuid4(), name=asked["name"], state=Scheduled())
@@ -249,6 +251,20 @@ def test_many_nodes_are_started_with_few_requests(gang: PoolLauncher, server: Se
     assert list(nodes.runs) == list(range(250))
     assert [run.name for run in nodes.runs.values()] == [f"k-0 g0 node {node}" for node in range(250)]
     assert [asked["parameters"]["node"] for asked in server.asked] == list(range(250))
+    assert not any(asked["enforce_parameter_schema"] for asked in server.asked), "the server checks no schema for each"
+
+
+def test_a_busy_server_is_asked_again_only_for_the_runs_that_are_missing(gang: PoolLauncher, server: Server) -> None:
+    nodes = generation_of(gang)
+    server.most = 150
+    with pytest.raises(StorageUnavailable, match="The Prefect server no longer answers: ReadTimeout: busy"):
+        nodes.start(range(250))
+    assert list(nodes.runs) == list(range(100))
+    assert nodes.status(99) == "its run 'k-0 g0 node 99' is Scheduled", "and it is followed"
+    server.most = 10**9
+    server.asked.clear()
+    nodes.start(range(250))
+    assert [asked["parameters"]["node"] for asked in server.asked] == list(range(100, 250))
 
 
 def test_what_prefect_refuses_is_said(gang: PoolLauncher, server: Server) -> None:
