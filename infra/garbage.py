@@ -239,9 +239,6 @@ class _Census:
         self.claims: dict[str, float] = {}
         # The trainings that a run began, by the run's URI: the run itself names only what it has finished.
         self.begun: dict[str, set[str]] = defaultdict(set)
-        # Records whose names are written down, with the URI of their run and their size; and what was written down.
-        self.covered: dict[str, tuple[str, int]] = {}
-        self.noted: dict[str, RunNames | None] = {}
         for file in store.stored():
             area, _, rest = file.path.partition("/")
             if area == "uses":
@@ -250,6 +247,15 @@ class _Census:
             else:
                 self.files[area].append(file)
         self.tombstones = {file.path for file in self.files["tombstones"]}
+        paths = [file.path for file in self.files["runs"] if layout.is_run_names(file.path)]
+        read = partial(self._record, parse=lambda value: RunNames.from_json(value).to_json())
+        self.noted = dict(zip(paths, read_several(store, read, paths), strict=True))
+        # Records whose names are written down, with the URI of the run that says so, and the size that they had.
+        self.covered = {
+            covered: ("/".join(path.split("/")[:2]), size)
+            for path, noted in self.noted.items()
+            for covered, size in noted.get("covers", {}).items()
+        }
 
     def items(self) -> list[StoreItem]:
         return [*self._sealed(), *self._registry(), *self._trainings(), *self._runs()]
@@ -344,11 +350,6 @@ class _Census:
 
     def _runs(self) -> Iterator[StoreItem]:
         """Runs, their triggers, what they asked about aliases and what mirrors were told of them."""
-        noted = [file.path for file in self.files["runs"] if layout.is_run_names(file.path)]
-        self.noted = dict(zip(noted, read_several(self.store, self._run_names, noted), strict=True))
-        for path, one in self.noted.items():
-            run = "/".join(path.split("/")[:2])
-            self.covered |= {} if one is None else {covered: (run, size) for covered, size in one.covers.items()}
         triggers: dict[str, set[str]] = defaultdict(set)
         for item in read_several(self.store, self._trigger, [*self.files["triggers"], *self.files["questions"]]):
             triggers[next(iter(item.names))].add(item.uri)
@@ -383,7 +384,7 @@ class _Census:
         attempts = [path for path in paths if path.startswith(f"{layout.run_attempts(run_id)}/")]
         last = max(attempts, key=lambda path: (len(path), path), default="")
         read = [path for path in paths if path == last or self.covered.get(path) != (uri, present[path])]
-        records = {path: self._record(path) for path in read}
+        records = {path: self.noted[path] if path in self.noted else self._record(path) for path in read}
         broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
         over = layout.report(run_id) in present or (last and records[last].get("exit_code") not in _RESUMABLE)
         over = over or (last and records[last].get("exit_code") == _WAITING and self._is_refused(run_id))
@@ -402,20 +403,10 @@ class _Census:
         except CorruptError:  # what cannot be read keeps the run
             return False
 
-    def _run_names(self, path: str) -> RunNames | None:
-        """What was written down of a run's records; None if it is damaged or gone."""
-        try:
-            return self.store.read_as(path, RunNames.from_json)
-        except (FileNotFoundError, CorruptError):
-            return None
-
-    def _record(self, path: str) -> dict[str, Any]:
+    def _record(self, path: str, parse: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
         """A record; {} if the file is not a record, is damaged or is gone."""
-        if path in self.noted:
-            noted = self.noted[path]
-            return {} if noted is None else noted.to_json()
         try:
-            return self.store.read_json(path)
+            return self.store.read_as(path, parse)
         except (FileNotFoundError, CorruptError):
             return {}
 
