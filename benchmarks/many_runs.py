@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -147,11 +147,11 @@ def multiply(store: Path, runs: int) -> str:
     [first] = [path.name for path in (store / "runs").iterdir()]
     [trigger] = (store / "triggers").iterdir()
     files = [path for path in (store / "runs" / first).rglob("*") if path.is_file()]
-    originals = {str(path.relative_to(store)): path.read_bytes() for path in [*files, trigger]}
-    renamed = [
-        {name.replace(trigger.name, first): _renamed(name, data, number) for name, data in originals.items()}
-        for number in range(PIPELINES)
-    ]
+    originals = {}
+    for path in [*files, trigger]:
+        name, data = str(path.relative_to(store)), path.read_bytes()
+        originals[name.replace(trigger.name, first)] = data.replace(trigger.name.encode(), first.encode())
+    renamed = [_renamed_all(originals, number) for number in range(PIPELINES)]
     run_id = first
     for number in range(1, runs):
         run_id = f"{first.rpartition('-')[0]}-{number:06x}"
@@ -159,12 +159,21 @@ def multiply(store: Path, runs: int) -> str:
             (store / folder).mkdir(parents=True, exist_ok=True)
         for name, data in renamed[number % PIPELINES].items():
             path = name.replace(first, run_id)
-            (store / path).write_bytes(_moved(path, data, first, run_id))
+            (store / path).write_bytes(_moved(data, first, run_id))
     return run_id
 
 
+def _renamed_all(originals: Mapping[str, bytes], number: int) -> dict[str, bytes]:
+    """The files of the first run as a run of another pipeline would have them; number 0 is its own."""
+    files = {name: _renamed(name, data, number) for name, data in originals.items()}
+    for name in filter(layout.is_run_names, originals):
+        noted = json.loads(originals[name])
+        noted["covers"] = {path: len(files[path]) for path in noted["covers"]}
+        files[name] = _renamed(name, json.dumps(noted).encode(), number)
+    return files
+
+
 def _renamed(name: str, data: bytes, number: int) -> bytes:
-    """A file of the first run as a run of another pipeline would have it; number 0 is its own."""
     if not data.startswith(b"{"):
         return data
     record = json.loads(data)
@@ -177,13 +186,11 @@ def _renamed(name: str, data: bytes, number: int) -> bytes:
     return write_record(path, record)
 
 
-def _moved(path: str, data: bytes, first: str, run_id: str) -> bytes:
+def _moved(data: bytes, first: str, run_id: str) -> bytes:
     """A file of the first run as another run would have it: a record carries its new path and digest."""
     if not data.startswith(b"{"):
         return data
     body, mark, _ = data.replace(first.encode(), run_id.encode()).rpartition(b',"digest":"')
-    if path.startswith("triggers/"):
-        body = body.rpartition(b',"path":"')[0] + b',"path":"' + path.encode() + b'"'
     return body + mark + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 

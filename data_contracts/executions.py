@@ -37,6 +37,18 @@ class Execution(HandOff):
     started: str = ""
 
 
+class RunNames(HandOff):
+    """What the records of a run name: written last by each process that has carried the run out to an end.
+
+    Attributes:
+        covers: the records of the run that this says it of, and the run's trigger, with their sizes in bytes.
+        names: the URIs and ids in these records, as gc finds them.
+    """
+
+    covers: dict[str, int]
+    names: list[str]
+
+
 class Crash(HandOff):
     """A process that died over a run, and that its run is resumed; the budget `retry.crashed` counts these.
 

@@ -4,6 +4,9 @@ The census has every part that stays or goes as a whole, how old it is, and what
 young, while it is a root, or while an item that stays names it, by its URI or by its id, anywhere in its content. So a
 field that a later version adds keeps what it names without a change here.
 
+A run's records are created once, so what they name is written down in one more record when the run ends. The census
+reads that one, and of the others only those that it does not cover, or that have another size.
+
 Items are deleted one after the other, each checked again at the last moment. A collection may be interrupted anywhere
 and repeated: a tombstone is written before each deletion, and nothing is deleted before the items that name it.
 """
@@ -14,7 +17,7 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -22,6 +25,7 @@ from typing import Any, Literal
 from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
 from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
+from data_contracts.executions import RunNames
 from data_contracts.foreign_files import parse_json
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
@@ -33,7 +37,7 @@ from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
 from infra.store.lease import PATIENCE_S, LeaseKeeper
 from infra.store.store import day_end_s, read_several
 
-__all__ = ["Collected", "Deletion", "Limits", "StoreItem", "collect", "items_to_delete"]
+__all__ = ["Collected", "Deletion", "Limits", "StoreItem", "collect", "items_to_delete", "note_names"]
 
 
 Kind = Literal[
@@ -205,6 +209,29 @@ def names_in(value: Any) -> frozenset[str]:
     return frozenset(text for text in texts_in(value) if _NAME.fullmatch(text))
 
 
+def note_names(store: Store, run_id: str, token: int, key: str | None) -> None:
+    """Write down what the records of a run name, so that a census need not read them.
+
+    Args:
+        token: the fencing token of the process that has ended the run.
+        key: the idempotency key that named the run; None if this process does not know it.
+
+    Raises: CorruptError for a damaged record, FileNotFoundError for one that is deleted meanwhile.
+    """
+    sizes = {file.path: file.bytes for file in store.stored(layout.run(run_id))}
+    paths = _records(sizes)
+    names = names_in(read_several(store, store.read_json, paths))
+    covers = {path: sizes[path] for path in paths}
+    if key is not None:
+        covers[layout.trigger(key)] = len(store.read(layout.trigger(key)))
+    store.create_once(layout.run_names(run_id, token), RunNames(covers=covers, names=sorted(names)).to_json())
+
+
+def _records(present: Collection[str]) -> list[str]:
+    """The records among the files of a run, without those that another one repeats."""
+    return [path for path in sorted(present) if path.endswith(".json") and not layout.is_superseded(path, present)]
+
+
 class _Census:
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -220,6 +247,15 @@ class _Census:
             else:
                 self.files[area].append(file)
         self.tombstones = {file.path for file in self.files["tombstones"]}
+        paths = [file.path for file in self.files["runs"] if layout.is_run_names(file.path)]
+        read = partial(self._record, parse=lambda value: RunNames.from_json(value).to_json())
+        self.noted = dict(zip(paths, read_several(store, read, paths), strict=True))
+        # Records whose names are written down, with the URI of the run that says so, and the size that they had.
+        self.covered = {
+            covered: ("/".join(path.split("/")[:2]), size)
+            for path, noted in self.noted.items()
+            for covered, size in noted.get("covers", {}).items()
+        }
 
     def items(self) -> list[StoreItem]:
         return [*self._sealed(), *self._registry(), *self._trainings(), *self._runs()]
@@ -329,6 +365,9 @@ class _Census:
         yield from read_several(self.store, lambda one: self._run(*one), runs)
 
     def _trigger(self, file: Stored) -> StoreItem:
+        run, size = self.covered.get(file.path, ("", -1))
+        if size == file.bytes:
+            return StoreItem(file.path, "trigger", size, file.written_s, names=frozenset({run}))
         trigger = self._record(file.path)
         names = frozenset({f"runs/{trigger.get('run_id', '')}"})
         broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
@@ -337,16 +376,17 @@ class _Census:
 
     def _run(self, uri: str, files: list[Stored], more: frozenset[str]) -> StoreItem:
         run_id = uri.partition("/")[2]
-        present = {file.path for file in files}
+        present = {file.path: file.bytes for file in files}
         item = partial(StoreItem, uri, "run", _bytes(files), self._touched(uri, files))
         if layout.resolved(run_id) not in present:
             return item(names=more, whole=False)
-        read = [path for path in sorted(present) if path.endswith(".json") and not layout.is_superseded(path, present)]
-        records = {path: self._record(path) for path in read}
-        broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
-        attempts = [path for path in records if path.startswith(f"{layout.run_attempts(run_id)}/")]
+        paths = _records(present)
+        attempts = [path for path in paths if path.startswith(f"{layout.run_attempts(run_id)}/")]
         last = max(attempts, key=lambda path: (len(path), path), default="")
-        over = layout.report(run_id) in records or (last and records[last].get("exit_code") not in _RESUMABLE)
+        read = [path for path in paths if path == last or self.covered.get(path) != (uri, present[path])]
+        records = {path: self.noted[path] if path in self.noted else self._record(path) for path in read}
+        broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
+        over = layout.report(run_id) in present or (last and records[last].get("exit_code") not in _RESUMABLE)
         over = over or (last and records[last].get("exit_code") == _WAITING and self._is_refused(run_id))
         # A run that is half deleted may have lost its report.
         deleted = layout.tombstone(uri) in self.tombstones
@@ -363,10 +403,10 @@ class _Census:
         except CorruptError:  # what cannot be read keeps the run
             return False
 
-    def _record(self, path: str) -> dict[str, Any]:
+    def _record(self, path: str, parse: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
         """A record; {} if the file is not a record, is damaged or is gone."""
         try:
-            return self.store.read_json(path)
+            return self.store.read_as(path, parse)
         except (FileNotFoundError, CorruptError):
             return {}
 

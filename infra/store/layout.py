@@ -182,6 +182,16 @@ def report(run_id: str) -> str:
     return f"{run(run_id)}/report.json"
 
 
+def run_names(run_id: str, token: int) -> str:
+    """What the records of a run name, as the process wrote it that took the run's lease with this token."""
+    return f"{run(run_id)}/names/{number_part(token)}.json"
+
+
+def is_run_names(path: str) -> bool:
+    """Whether a file of a run says what the run's records name."""
+    return path.split("/")[2:3] == ["names"] and path.endswith(".json")
+
+
 def page(run_id: str, n: int | None = None) -> str:
     """The page of a run's report; or of attempt `n`, which is not beside its record, because attempts are counted."""
     return f"{run(run_id)}/report.html" if n is None else f"{run(run_id)}/pages/{number_part(n)}.html"

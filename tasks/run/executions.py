@@ -41,6 +41,7 @@ from data_contracts.run_report import RunReport, StageResult
 from infra import stopping
 from infra.audit import now
 from infra.child import Handlers, run_child
+from infra.garbage import note_names
 from infra.orchestrator.events import announce_stall
 from infra.processes.environment import IdleLimit
 from infra.processes.processes import ProcessId, uninterrupted
@@ -80,6 +81,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         # The keeper's thread does not know the flow run otherwise.
         context = contextvars.copy_context()
         keeper = LeaseKeeper(run.store, place, holder, on_away=lambda error: context.run(_tell_of_stall, run, error))
+        token: int | None = None
         announced, goes_on, before = False, False, num_attempts(run)
         try:
             keeper.start()
@@ -104,7 +106,11 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             raise
         finally:
             with uninterrupted():
-                keeper.stop(abandon=not goes_on and not _has_reported(run, before))
+                reported = not goes_on and _has_reported(run, before)
+                if reported and token is not None:
+                    with contextlib.suppress(TrainwrightError, FileNotFoundError):  # gc then reads the records itself
+                        note_names(run.store, run.run_id, token, run.key)
+                keeper.stop(abandon=not goes_on and not reported)
 
     return carry_out
 

@@ -80,6 +80,7 @@ class RunInputs:
         recorded: whether it has a place under `runs/`; a stage command called alone has none.
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
+        key: the idempotency key that named the run; None if it was opened by its id.
     """
 
     resolved: Resolved
@@ -87,6 +88,7 @@ class RunInputs:
     recorded: bool = True
     from_step: int | None = None
     replay: Replay | None = None
+    key: str | None = None
 
     @property
     def run_id(self) -> str:
@@ -252,7 +254,7 @@ def open_run(
     refuse_by_policy(spec, loaded.path, store)
     if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
-        return Run(inputs_of_pipeline(spec.name, options, known), store)
+        return Run(inputs_of_pipeline(spec.name, options, known), store, key=options.key)
     resolved = resolve(loaded, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
@@ -260,7 +262,7 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": claim_key(store, key, resolved.run_id)})
-    return Run(inputs_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
+    return Run(inputs_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store, key=key)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:

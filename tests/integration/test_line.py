@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_contracts.executions import RunNames
 from flows.stages import verbs
+from infra.garbage import take_census
+from infra.scrub import sealed_directories
+from infra.store import layout, open_store
 from tests.support.damage import overwrite
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.tiny import STAGES, answer, report_of, statuses, succeed, trainwright, write_project
@@ -34,6 +39,20 @@ def test_the_first_run_promotes(project: Path) -> None:
     assert report["metrics"]["accuracy"] >= 0.8
     assert report["cost"]["node_seconds"] > 0
     assert len(report["dataset_id"]) == len(report["checkpoint_id"]) == 64
+
+
+def test_gc_finds_in_one_record_what_all_records_of_the_run_name(project: Path, tmp_path: Path) -> None:
+    store = open_store(str(shutil.copytree(project / ".trainwright", tmp_path / "store")), create=False)
+    [run_id], [trigger] = store.list(layout.runs()), store.list("triggers")
+    [noted] = [one.names for one in take_census(store) if one.kind == "run"]
+    path = layout.run_names(run_id, 0)
+    covers = store.read_as(path, RunNames.from_json).covers
+    files = {file.path for file in store.stored(layout.run(run_id)) if file.path.endswith(".json")} - {path}
+    assert {one for one in files if not layout.is_superseded(one, files)} | {f"triggers/{trigger}"} == covers.keys()
+    store.forget(path)
+    [unnoted] = [one.names for one in take_census(store) if one.kind == "run"]
+    assert unnoted <= noted
+    assert {store.manifest(one).id for one in sealed_directories(store) if one.startswith("datasets/")} <= noted
 
 
 def test_the_same_again_reuses_everything_and_is_unchanged(project: Path) -> None:

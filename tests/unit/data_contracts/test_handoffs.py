@@ -15,7 +15,7 @@ from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.contract.file_statistics import FileStatistics, StatisticsGroup
 from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
-from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
+from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, RunNames, ScheduledTime
 from data_contracts.handoffs import Dataset, HandOff, Receipt
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ChunkOffsets, ContaminationReport
@@ -39,7 +39,7 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
            ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch,
            FailureEvent, NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages]  # fmt: skip
+           RunNames, RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from data_contracts.errors import (
     UsageError,
     UserCodeError,
 )
+from data_contracts.executions import RunNames
 from data_contracts.run_report import RunReport
 from infra.orchestrator import events
 from infra.stopping import STOP_FILE, HandedOver
@@ -29,8 +30,9 @@ from tasks.run import executions as attach_module
 from tasks.run.executions import attach, num_crashed
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions, ci_key
-from tasks.run.run import Run, open_run
+from tasks.run.run import Run, open_run, reopen_run
 from tasks.run.spec_check import read_spec
+from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.tiny import SPEC, write_project, write_rows
 
@@ -104,6 +106,22 @@ def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
     line = Line(NodeLost("gone"), ContractRejected("no"))
     assert [attach(line)(opened(spec)).verdict for _ in range(3)] == ["failed", "rejected", "rejected"]
     assert line.calls == 2
+
+
+def test_each_end_writes_down_what_the_run_names_and_damage_ends_nothing(spec: Path) -> None:
+    run = opened(spec)
+    folder = layout.run(run.run_id)
+    with pytest.raises(HandedOver):
+        attach(Mock(side_effect=HandedOver("stopped as planned")))(run)
+    assert run.store.list(f"{folder}/names") == []
+    assert attach(Line(NodeLost("gone")))(run).verdict == "failed"
+    noted = run.store.read_as(layout.run_names(run.run_id, 1), RunNames.from_json)
+    assert run.resolved.code.uri in noted.names
+    assert {layout.trigger("k"), layout.resolved(run.run_id), layout.run_attempt(run.run_id, 0)} < noted.covers.keys()
+    execution = Path(run.store.uri, layout.execution(run.run_id, 1))
+    overwrite(execution, execution.read_bytes()[:-9])
+    assert attach(Line(ContractRejected("no")))(reopen_run(run.run_id, run.store.uri)).verdict == "rejected"
+    assert run.store.list(f"{folder}/names") == ["1.json"]
 
 
 @pytest.mark.parametrize(
