@@ -164,8 +164,9 @@ def _num_values(parameter: ParameterSpec) -> int:
 
 def _suggested(trial: optuna.Trial, name: str, parameter: ParameterSpec) -> Value:
     if parameter.choices is not None:
-        value: Value = trial.suggest_categorical(name, parameter.choices)
-        return value
+        choice = trial.suggest_categorical(name, parameter.choices)
+        assert choice is not None
+        return choice
     low, high = parameter.bounds
     if parameter.is_whole:
         return trial.suggest_int(name, int(low), int(high), step=int(parameter.step or 1), log=parameter.log)
