@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from data_contracts.canonical import Day
-from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.base import Currency, FieldError, Section, Shorthand
 
 VERSION = 1
 # More than anything costs; so no sum of amounts is infinite.
@@ -18,7 +18,6 @@ MOST = 1e12
 Term = Literal["on-demand", "spot"]
 
 
-Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 

@@ -14,9 +14,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name, digest
-from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.base import Currency, FieldError, Section
 from data_contracts.pipeline_spec.contract import length_of, up_to_a_year
-from data_contracts.price_book import Currency
 from data_contracts.records import HandOff, Record, signed_bytes
 from data_contracts.run_report import Trigger
 

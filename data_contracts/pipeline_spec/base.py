@@ -27,6 +27,7 @@ POOLS = {
     "ssh": "a file of hosts",
     "kubernetes": "a namespace",
 }
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 
 

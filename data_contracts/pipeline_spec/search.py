@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import FieldError, Section, is_none
-from data_contracts.price_book import Currency
+from data_contracts.pipeline_spec.base import Currency, FieldError, Section, is_none
 
 MOST_TRIALS = 10_000
 Value = bool | int | float | str

@@ -12,10 +12,10 @@ import json
 import logging
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import digest
@@ -35,7 +35,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.search import Value
 from data_contracts.run_report import RunReport
 from data_contracts.searches import TAG, SearchEvent, SearchRecord, TrialState
-from infra import stopping
+from infra import scratch, stopping
 from infra.audit import now
 from infra.gang.ledger import committed
 from infra.processes.processes import has_ended, marked_env, module_command, new_mark, this_process
@@ -229,14 +229,15 @@ class TrialProcess:
         self._training: str | None = None
         self.continued = 0
         self.is_stopped = False
+        self._folder = scratch.make("search")
         self.start()
 
     def start(self) -> None:
         """Start the run, or continue it: its key names it."""
-        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            self._command, stdout=self._printed, stderr=subprocess.DEVNULL, text=True, env=marked_env(new_mark())
-        )
+        with self._printed.open("w") as printed:
+            self._process = subprocess.Popen(
+                self._command, stdout=printed, stderr=subprocess.DEVNULL, env=marked_env(new_mark())
+            )
 
     def stop(self) -> None:
         """Ask the run to end, if it lives; its committed checkpoints stay."""
@@ -244,16 +245,19 @@ class TrialProcess:
             self.is_stopped = True
             self._process.send_signal(signal.SIGINT)
 
-    def ended(self) -> dict[str, Any] | None:
+    def ended(self) -> Mapping[str, Any] | None:
         """What the run printed, {} if it was killed; None while it lives."""
         if self._process.poll() is None:
             return None
-        self._printed.seek(0)
         try:
-            printed = json.load(self._printed)
+            printed = json.loads(self._printed.read_bytes())
         except ValueError:
             return {}
         return printed if isinstance(printed, dict) else {}
+
+    @property
+    def _printed(self) -> Path:
+        return self._folder.path / "printed.json"
 
     def values(self, metric: str) -> list[Any]:
         """The metric at each validation so far, oldest first, as the newest committed checkpoint has them."""
