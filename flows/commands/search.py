@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any, cast
 
-from data_contracts.errors import SpecError, UsageError
+from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.search import Value
 from flows.commands.guard import Answer, log, run_answer
@@ -39,6 +40,7 @@ def search(arguments: argparse.Namespace) -> Answer:
     if spec.search is None:
         raise SpecError(f"{path}: search: is missing, so there is nothing to try.", remedy="Add it (docs/search.md).")
     loaded.check(arguments.window)
+    refuse_without_rungs(path, spec, loaded.lightning)
     refuse_without_effect(path, arguments.set, spec)
     store = open_spec_store(spec, loaded.root, arguments.store)
     name = arguments.name or spec.name
@@ -61,12 +63,17 @@ def search(arguments: argparse.Namespace) -> Answer:
 def promoted(found: SearchResult, spec: str, store: Store, arguments: argparse.Namespace) -> Answer:
     """Run the whole line with the best trial's values: its training is reused, and the gate knows how many there were.
 
-    UsageError if no trial finished.
+    Raises:
+        OverBudget: the budget was used before a trial was finished.
+        UsageError: no trial was finished.
     """
     best = found.best
     if best is None:
-        why = found.over or next((trial.sentence for trial in reversed(found.trials) if trial.sentence), "")
-        raise UsageError(f"No trial of the search {found.record.name} finished{': ' * bool(why)}{why or '.'}")
+        sentence = f"No trial of the search {found.record.name} was finished"
+        if found.over:
+            raise OverBudget(f"{sentence}: {found.over}", remedy="Raise search.budget, and give the command again.")
+        why = next((f": {trial.sentence}" for trial in reversed(found.trials) if trial.sentence), ".")
+        raise UsageError(f"{sentence}{why}")
     log.info("%s", text_of(found))
     overrides = [*arguments.set, *overrides_of(best.settings), f"promote.candidates={found.num_compared}"]
     key = f"search/{found.record.name}/best-{best.number}-of-{len(found.trials)}"
@@ -78,19 +85,39 @@ def promoted(found: SearchResult, spec: str, store: Store, arguments: argparse.N
 
 
 def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -> None:
-    """SpecError for a field of the space that does not change what is trained."""
+    """SpecError for a field of the space that the spec cannot have, or that does not change what is trained."""
     assert spec.search is not None
     for name, parameter in spec.search.space.items():
-        seen = []
+        seen: list[object] = []
         for value in parameter.ends:
-            loaded = read_spec(path, [*overrides, *overrides_of({name: value})])
-            changed = loaded.spec
-            seen.append((changed.data, changed.contract, changed.shards, changed.train.recipe, loaded.lightning))
+            try:
+                loaded = read_spec(path, [*overrides, *overrides_of({name: value})])
+                changed = loaded.spec
+                seen.append((changed.data, changed.contract, changed.shards, changed.train.recipe, loaded.lightning))
+            except SpecError as error:
+                seen.append(error)
+        if all(isinstance(one, SpecError) for one in seen):
+            raise cast("SpecError", seen[0])
         if seen[0] == seen[1] and parameter.ends[0] != parameter.ends[1]:
             raise SpecError(
                 f"{path}: search.space.{name}: does not decide what is trained, so every trial would be the same.",
                 remedy="Leave it out; search fields of train (not where it runs), shards, contract or data.",
             )
+
+
+def refuse_without_rungs(path: str, spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
+    """SpecError if no trial comes as far as the first validation at which trials are compared."""
+    trainer = lightning.get("trainer") or {}
+    epochs = trainer.get("max_epochs")
+    one_an_epoch = not {"val_check_interval", "check_val_every_n_epoch"} & trainer.keys()
+    if spec.search is None or spec.search.prune is None or not isinstance(epochs, int) or not one_an_epoch:
+        return
+    if 0 < epochs <= spec.search.prune.first:
+        raise SpecError(
+            f"{path}: search.prune.first: {spec.search.prune.first}, but a trial ends after {epochs} epochs, so none "
+            "would end early.",
+            remedy="Give a smaller number, or leave search.prune out.",
+        )
 
 
 def text_of(found: SearchResult) -> str:

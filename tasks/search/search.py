@@ -26,6 +26,7 @@ from data_contracts.errors import (
     Interrupted,
     OutOfMemory,
     OverBudget,
+    StorageUnavailable,
     TrainwrightError,
     UsageError,
     from_json,
@@ -40,7 +41,7 @@ from infra.audit import now
 from infra.gang.ledger import committed
 from infra.processes.processes import has_ended, marked_env, module_command, new_mark, this_process
 from infra.store import Store, layout
-from infra.store.lease import PATIENCE_S, LeaseKeeper, held_lease, process_of
+from infra.store.lease import PATIENCE_S, LeaseKeeper, held_lease, patiently, process_of
 from infra.store.store import numbers, read_several
 from tasks.queries.history import logged_metrics
 from tasks.run.run import RunInputs, resolved_before
@@ -133,10 +134,8 @@ class Trials:
     def add(self, event: SearchEvent) -> None:
         """Store an event under the next number; Fenced if another process has stored one there."""
         path = layout.search_event(self._name, len(self.events))
-        if (
-            not self._store.create_once(path, event.to_json())
-            and self._store.read_as(path, SearchEvent.from_json) != event
-        ):
+        is_mine = patiently(lambda: self._store.create_once(path, event.to_json()))
+        if not is_mine and self._store.read_as(path, SearchEvent.from_json) != event:
             raise Fenced(f"Another process carries out the search {self._name}.")
         self.events.append(event)
         self._take(event)
@@ -226,6 +225,7 @@ class TrialProcess:
 
     def __init__(self, command: Sequence[str], store: Store, key: str) -> None:
         self._command, self._store, self._key = command, store, key
+        self._known: RunInputs | None = None
         self._training: str | None = None
         self.continued = 0
         self.is_stopped = False
@@ -267,7 +267,7 @@ class TrialProcess:
         self._training = self._training or training_of(inputs)
         if self._training is None or not (kept := committed(self._store, self._training)[0]):
             return []
-        with contextlib.suppress(FileNotFoundError):  # retired meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the checkpoint was retired meanwhile
             return [record[metric] for record in logged_metrics(self._store, kept[-1]) if metric in record]
         return []
 
@@ -286,8 +286,9 @@ class TrialProcess:
         return self._store.read_as(layout.result(training), Checkpoint.from_json)
 
     def _inputs(self) -> RunInputs | None:
-        resolved = resolved_before(self._store, self._key)
-        return None if resolved is None else RunInputs(resolved, self._store)
+        if self._known is None and (resolved := resolved_before(self._store, self._key)) is not None:
+            self._known = RunInputs(resolved, self._store)
+        return self._known
 
 
 class Search:
@@ -355,7 +356,8 @@ class Search:
     def _look(self, trial: Trial, process: TrialProcess) -> None:
         printed = process.ended()
         if self.record.spec.prune is not None and not process.is_stopped:
-            self._report(trial, process)
+            with contextlib.suppress(StorageUnavailable):  # the next look has the values, too
+                self._report(trial, process)
         if printed is not None:
             self._take_end(trial, process, printed)
 
@@ -373,8 +375,8 @@ class Search:
         report = RunReport.from_json(dict(printed)) if "verdict" in printed else None
         error = from_json(printed["error"]) if printed.get("error") else None
         if report is not None and report.verdict == "trained":
-            value = process.handed_over().metrics[self.record.select.metric]
-            self._end(trial, "finished", report, value=value, inputs=process.inputs_digest())
+            value = patiently(process.handed_over).metrics[self.record.select.metric]
+            self._end(trial, "finished", report, value=value, inputs=patiently(process.inputs_digest))
             self._refuse_other_inputs(trial)
         elif process.is_stopped:
             self._end(trial, "pruned", report)

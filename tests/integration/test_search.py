@@ -142,6 +142,27 @@ def test_a_search_that_is_killed_goes_on_and_no_two_carry_it_out(tmp_path: Path,
 def test_the_trials_stay_within_the_hours_of_the_search(tmp_path: Path) -> None:
     spec = project(tmp_path / "project", budget={"trials": 4, "hours": 0.0005})
     done = trainwright("search", spec)
-    assert done.returncode == 7 or "too little left" in done.stderr, done.stderr
+    assert (done.returncode, "has too little left" in done.stderr, "search.budget" in done.stderr) == (7, True, True)
     store = open_store(str(spec.parent / ".trainwright"))
-    assert len(events_of(store, "tiny")) <= 4
+    assert [one.kind for one in events_of(store, "tiny")] == ["asked", "ended"]
+
+
+REFUSED = {
+    "search=null": "search: is missing, so there is nothing to try.",
+    "search.space={}": "search.space: must not be empty",
+    "search.space={train.lr: {min: 1, max: 2}}": "train.lr: unknown key here",
+    "search.space={train.nodes: {choices: [1, 2]}}": "search.space.train.nodes: does not decide what is trained",
+    "search.space={train.seed: {min: 2, max: 1}}": "search.space.train.seed.max: must be more than min (2), got 1",
+    "search.budget={hours: 1.0}": "search.budget.trials: is missing",
+    "search.prune={first: 3}": "search.prune.first: 3, but a trial ends after 3 epochs, so none would end early.",
+    "train.select=null": "search: needs train.select",
+}
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_is_refused_before_a_trial(override: str, tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    more = ("--set", "train.strategy=ddp") if "train.nodes" in override else ()
+    done = trainwright("search", spec, "--set", override, *more)
+    assert (done.returncode, REFUSED[override] in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / ".trainwright" / "searches").exists()
