@@ -29,13 +29,13 @@ VALIDATION = """
         self.log("val_loss", nn.functional.cross_entropy(self(x), y))
 """
 # The rate decides: a small one learns nothing in three epochs.
-RATES = [0.05, 0.00001, 0.001, 0.00002]
+RATES = [0.05, 0.00001, 0.00002]
 RATE = "train.lightning.model.init_args.lr"
 
 
 def project(folder: Path, **search: Any) -> Path:
     """The tiny project that validates, its config in a file, and a grid of RATES."""
-    section = {"space": {RATE: {"choices": RATES}}, "budget": {"trials": 4}, "sampler": "grid", **search}
+    section = {"space": {RATE: {"choices": RATES}}, "budget": {"trials": 9}, "sampler": "grid", **search}
     train = {**SPEC["train"], "select": {"metric": "val_loss", "mode": "min"}, "lightning": "lightning.yaml"}
     spec = write_project(folder, {"train": train, "search": section})
     # Long enough for a look in between.
@@ -72,7 +72,7 @@ def test_the_best_trial_is_promoted_and_the_gate_knows_how_many_there_were(
     spec, printed = searched
     store = open_store(str(spec.parent / ".trainwright"))
     # Each is compared with those before it.
-    assert [trial["state"] for trial in printed["trials"]] == ["finished", "pruned", "pruned", "pruned"]
+    assert [trial["state"] for trial in printed["trials"]] == ["finished", "pruned", "pruned"]
     assert printed["best"] == 0
     assert printed["run"]["verdict"] == "promoted"
     stages = {stage["name"]: stage["status"] for stage in printed["run"]["stages"]}
@@ -80,7 +80,7 @@ def test_the_best_trial_is_promoted_and_the_gate_knows_how_many_there_were(
     resolved = run_of(store, 0).resolved
     final = store.read_json(layout.resolved(printed["run"]["run_id"]))
     assert final["lightning"]["model"]["init_args"]["lr"] == 0.05 == resolved.lightning["model"]["init_args"]["lr"]
-    assert final["spec"]["promote"]["candidates"] == 4
+    assert final["spec"]["promote"]["candidates"] == 3
 
 
 def test_a_trial_is_a_run_that_ends_after_its_training(searched: tuple[Path, dict[str, Any]]) -> None:
@@ -122,6 +122,7 @@ def test_the_same_command_again_starts_no_trial(searched: tuple[Path, dict[str, 
     assert (other.returncode, "begun at" in other.stderr, "--name" in other.stderr) == (2, True, True)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_and_no_two_carry_it_out(tmp_path: Path, repository: Path) -> None:
     spec = project(tmp_path / "project", space={RATE: {"choices": RATES[:2]}}, budget={"trials": 2, "hours": 1.0})
     command = [sys.executable, "-m", "flows.cli", "search", str(spec)]
@@ -150,7 +151,7 @@ def test_the_trials_stay_within_the_hours_of_the_search(tmp_path: Path) -> None:
 REFUSED = {
     "search=null": "search: is missing, so there is nothing to try.",
     "search.space={}": "search.space: must not be empty",
-    "search.space={train.lr: {min: 1, max: 2}}": "train.lr: unknown key here",
+    "search.space={train.lr: {min: 1, max: 2}}": "train.lr: unknown key",
     "search.space={train.nodes: {choices: [1, 2]}}": "search.space.train.nodes: does not decide what is trained",
     "search.space={train.seed: {min: 2, max: 1}}": "search.space.train.seed.max: must be more than min (2), got 1",
     "search.budget={hours: 1.0}": "search.budget.trials: is missing",
@@ -162,7 +163,6 @@ REFUSED = {
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_is_refused_before_a_trial(override: str, tmp_path: Path) -> None:
     spec = project(tmp_path)
-    more = ("--set", "train.strategy=ddp") if "train.nodes" in override else ()
-    done = trainwright("search", spec, "--set", override, *more)
+    done = trainwright("search", spec, "--set", override)
     assert (done.returncode, REFUSED[override] in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / ".trainwright" / "searches").exists()
