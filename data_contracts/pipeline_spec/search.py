@@ -54,11 +54,6 @@ class ParameterSpec(Section):
         assert self.max is not None
         return self.min, self.max
 
-    @property
-    def ends(self) -> tuple[Value, Value]:
-        """The first and the last value."""
-        return self.bounds if self.choices is None else (self.choices[0], self.choices[-1])
-
     @model_validator(mode="after")
     def _one_kind(self) -> ParameterSpec:
         if (self.choices is None) == (self.min is None or self.max is None):

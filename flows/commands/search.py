@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
@@ -88,21 +88,27 @@ def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -
     """SpecError for a field of the space that the spec cannot have, or that does not change what is trained."""
     assert spec.search is not None
     for name, parameter in spec.search.space.items():
-        seen: list[object] = []
-        for value in parameter.ends:
+        decided = [_what_decides(path, overrides)]
+        faults = []
+        for value in parameter.choices or parameter.bounds:
             try:
-                loaded = read_spec(path, [*overrides, *overrides_of({name: value})])
-                changed = loaded.spec
-                seen.append((changed.data, changed.contract, changed.shards, changed.train.recipe, loaded.lightning))
+                decided.append(_what_decides(path, [*overrides, *overrides_of({name: value})]))
             except SpecError as error:
-                seen.append(error)
-        if all(isinstance(one, SpecError) for one in seen):
-            raise cast("SpecError", seen[0])
-        if seen[0] == seen[1] and parameter.ends[0] != parameter.ends[1]:
+                faults.append(error)
+        if len(decided) == 1:
+            raise faults[0]
+        if all(one == decided[0] for one in decided):
             raise SpecError(
                 f"{path}: search.space.{name}: does not decide what is trained, so every trial would be the same.",
                 remedy="Leave it out; search fields of train (not where it runs), shards, contract or data.",
             )
+
+
+def _what_decides(path: str, overrides: list[str]) -> object:
+    """What of a spec decides the result of a training."""
+    loaded = read_spec(path, overrides)
+    spec = loaded.spec
+    return spec.data, spec.contract, spec.shards, spec.train.recipe, loaded.lightning
 
 
 def refuse_without_rungs(path: str, spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
