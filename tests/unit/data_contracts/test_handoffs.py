@@ -33,13 +33,15 @@ from data_contracts.records import (
 from data_contracts.resolved import Recipe, Resolved
 from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport
+from data_contracts.searches import SearchEvent, SearchRecord
 from tests.support.refusals import refusal
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
            ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch,
            FailureEvent, NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           RunNames, RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages]  # fmt: skip
+           RunNames, RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages, SearchRecord,
+           SearchEvent]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ MISTAKES = {
         "version: 1",
         "version: 1\nzzz: 3",
         "2: zzz: unknown key; a spec has code, contract, data, environment, evaluate, mirrors, name, notify, promote, "
-        "retry, schedule, shards, store, tags, train, verify and version",
+        "retry, schedule, search, shards, store, tags, train, until, verify and version",
     ),
     "unknown key in a source without its list": (
         "source: digits.parquet",

@@ -75,8 +75,6 @@ REFUSED = {
     "name.first=x": "--set: name.first: name is 'digits', which has no fields; set name as a whole.",
     "name.first.second=x": "--set: name.first: name is 'digits', which has no fields; set name as a whole.",
     "version=2": "--set: version: 2 is newer than the 1 that this Trainwright reads; upgrade Trainwright",
-    "train.lightning.model=m.M": "--set: train.lightning.model: train.lightning names the file lightning.yaml, which "
-    "--set does not reach; change the file, or write its content in the spec.",
 }
 
 
@@ -105,3 +103,22 @@ def test_a_spec_whose_train_is_no_section_is_refused_as_such(train: str, spec_fi
     path = spec_file(text=f"version: 1\n{train}\n")
     with pytest.raises(SpecError):
         load_spec(path, ["train.lightning.model.class_path=m.M"])
+
+
+def test_an_override_reaches_into_the_file_that_train_lightning_names(spec_file: Callable[..., Path]) -> None:
+    path = spec_file()
+    config = "model:\n  class_path: net.Net\n  init_args: {lr: 0.1}\ntrainer: {max_epochs: 3}\n"
+    (path.parent / "lightning.yaml").write_text(config)
+    changed = load_spec(path, ["train.lightning.model.init_args.lr=0.5", "train.lightning.trainer.max_steps=7"])
+    assert changed.train.lightning == {
+        "model": {"class_path": "net.Net", "init_args": {"lr": 0.5}},
+        "trainer": {"max_epochs": 3, "max_steps": 7},
+    }
+    assert load_spec(path).train.lightning == "lightning.yaml"
+    assert refusal(SpecError, load_spec, path, ["train.lightning.trainer.devices=9"]).startswith(
+        "--set: train.lightning"
+    )
+    (path.parent / "lightning.yaml").unlink()
+    message = refusal(SpecError, load_spec, path, ["train.lightning.model.init_args.lr=0.5"])
+    assert "lightning.yaml" in message
+    assert "correct train.lightning" in message
