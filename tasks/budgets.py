@@ -610,7 +610,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
                 limit = budget.limit
                 raise UsageError(
                     f"budgets.{name}.limit: {shown(limit.value)} {limit.unit} is below the {shown(now.spent)} "
-                    f"{limit.unit} that are spent already ({now.period}).",
+                    f"{limit.unit} that are spent {'' if budget.per == 'all' else f'in {now.period} '}already.",
                     remedy="Give a limit above it; `trainwright budget` shows what is spent.",
                 )
     return unknown
