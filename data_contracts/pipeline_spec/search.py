@@ -87,7 +87,7 @@ class PruneSpec(Section):
 
 
 class SearchBudget(Section):
-    """What a search may use in all; none of it is ever exceeded."""
+    """What a search may use in all; its trials keep to it as runs keep to budgets (docs/budgets.md)."""
 
     trials: int = Field(ge=1, le=MOST_TRIALS)
     """How many trials there are at most."""

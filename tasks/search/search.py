@@ -34,6 +34,7 @@ from data_contracts.errors import (
 from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.search import Value
+from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from data_contracts.searches import TAG, SearchEvent, SearchRecord, TrialState
 from infra import scratch, stopping
@@ -225,7 +226,7 @@ class TrialProcess:
 
     def __init__(self, command: Sequence[str], store: Store, key: str) -> None:
         self._command, self._store, self._key = command, store, key
-        self._known: RunInputs | None = None
+        self._resolved: Resolved | None = None
         self._training: str | None = None
         self.continued = 0
         self.is_stopped = False
@@ -286,9 +287,8 @@ class TrialProcess:
         return self._store.read_as(layout.result(training), Checkpoint.from_json)
 
     def _inputs(self) -> RunInputs | None:
-        if self._known is None and (resolved := resolved_before(self._store, self._key)) is not None:
-            self._known = RunInputs(resolved, self._store)
-        return self._known
+        self._resolved = self._resolved or resolved_before(self._store, self._key)  # a run keeps its inputs
+        return None if self._resolved is None else RunInputs(self._resolved, self._store)
 
 
 class Search:

@@ -29,13 +29,18 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def run(store: Store) -> Run:
-    path = write_project(Path(store.uri).parent / "tiny")
+    path = external(write_project(Path(store.uri).parent / "tiny"))
+    return open_run(read_spec(path), store_uri=store.uri)
+
+
+def external(path: Path) -> Path:
+    """The spec of a project, changed to one whose data is external."""
     data = {"class_path": "lightning.LightningDataModule"}
     train = {name: value for name, value in SPEC["train"].items() if name != "batch"}
     spec = {name: value for name, value in SPEC.items() if name not in ("contract", "shards")}
     spec |= {"data": "external", "train": {**train, "lightning": {**train["lightning"], "data": data}}}
     path.write_text(yaml.safe_dump(spec))
-    return open_run(read_spec(path), store_uri=store.uri)
+    return path
 
 
 def launched(run: Run, attempt: int, generation: int, by: str) -> str:

@@ -25,8 +25,14 @@ from data_contracts.run_report import RunReport
 from data_contracts.searches import SearchEvent, SearchRecord
 from infra.store import Store, layout, open_store
 from infra.store.lease import LeaseKeeper
+from tasks.run.resolve import RunOptions
+from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.search import search as searches
-from tasks.search.search import Search, SearchResult, Trial, events_of
+from tasks.search.search import Search, SearchResult, Trial, TrialProcess, events_of, key_of
+from tests.support.counted import away
+from tests.support.tiny import write_project
+from tests.unit.tasks.queries.test_checkpoints import external, launched
 from tests.unit.tasks.search.test_study import AT, record
 
 REF = Ref(uri="trainings/k-0/checkpoints/1-g0", id="0" * 64, seal="0" * 64)
@@ -221,3 +227,17 @@ def test_of_two_that_write_the_same_event_one_is_fenced(store: Store) -> None:
     store.create_once(layout.search_event("tiny", 0), theirs.to_json())
     with pytest.raises(Fenced):
         ours.carry_out(LeaseKeeper(store, layout.search_lease("tiny"), "test"))
+
+
+@pytest.mark.usefixtures("home")
+def test_a_look_at_a_training_asks_for_its_checkpoints_alone(store: Store, tmp_path: Path) -> None:
+    """A search looks at each of its trials once a second."""
+    spec = external(write_project(tmp_path / "tiny"))
+    run = open_run(read_spec(spec), store_uri=store.uri, options=RunOptions(key=key_of("tiny", 0)))
+    launched(run, 0, 0, run.run_id)
+    apart, backend = away(store)
+    process = TrialProcess(["true"], apart, key_of("tiny", 0))
+    assert process.values("val_loss") == []
+    before = backend.alone
+    assert process.values("val_loss") == []
+    assert backend.alone - before == 1
