@@ -21,7 +21,7 @@ TOTALS = {
     # 45,000 before launchers for Slurm, ssh and Kubernetes, the autopsy and the upkeep; then the search
     "product statements": 47_100,
     # 45,000 before the same faults were tried with each launcher, and 100 were planted; then the search
-    "test statements": 48_000,
+    "test statements": 48_100,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 0,
     "product files under 60 lines that a single neighbour imports": 0,
