@@ -82,7 +82,7 @@ def record(space: Mapping[str, object], trials: int, **spec: Any) -> SearchRecor
     budget = {"trials": trials, **spec.pop("budget", {})}
     section = SearchSpec.model_validate({"space": space, "budget": budget, **spec})
     select = SelectSpec(metric="score", mode="max")
-    return SearchRecord(name="s", pipeline="p", spec=section, select=select, window=None, begun=AT)
+    return SearchRecord(name="s", pipeline="p", spec=section, select=select, decides="", window=None, begun=AT)
 
 
 # ---- busy
@@ -135,7 +135,7 @@ class TimedTrial:
         self._clock.now += LOOK_REQUESTS * REQUEST_S
         return []
 
-    def inputs_digest(self) -> str:
+    def inputs_digest(self, with_data: bool) -> str:
         """The same for all."""
         return "same"
 

@@ -1,4 +1,4 @@
-"""What the store keeps of a search: how it was begun, and its events, each created once under the next number.
+"""What the store keeps of a search: how it is carried out, and its events, each created once under the next number.
 
 The study that chooses the next trial is derived from the events alone, so it survives whatever the store survives.
 """
@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.canonical import Name
+from data_contracts.canonical import Name, digest
 from data_contracts.pipeline_spec.search import SearchSpec, Value
 from data_contracts.pipeline_spec.train import SelectSpec
 from data_contracts.records import HandOff, Sentence
@@ -20,11 +20,12 @@ TrialState = Literal["running", "finished", "pruned", "failed"]
 
 
 class SearchRecord(HandOff):
-    """A search as it was begun; it stays the same however often it is continued.
+    """How a search is carried out. A later record of it has another budget, or another number of trials at once.
 
     Attributes:
         spec: the section `search` of the pipeline's spec.
         select: what the best trial is best in.
+        decides: digest of all that the pipeline's spec says about data and training.
         window: the part of the data that every trial reads, as `START..END`; None if the spec reads no window.
         begun: when (UTC, ISO 8601).
     """
@@ -33,6 +34,7 @@ class SearchRecord(HandOff):
     pipeline: Name
     spec: SearchSpec
     select: SelectSpec
+    decides: str
     window: str | None
     begun: str
 
@@ -40,6 +42,11 @@ class SearchRecord(HandOff):
     def is_smaller_better(self) -> bool:
         """Whether the best trial has the smallest value."""
         return self.select.mode == "min"
+
+    @property
+    def identity(self) -> str:
+        """Twelve digits that all records of the search have in common, and no other search."""
+        return digest(self.model_dump(mode="json", exclude={"spec": {"budget", "parallel"}}))[:12]
 
 
 class SearchEvent(HandOff):

@@ -41,7 +41,7 @@ from infra.processes.processes import has_ended, uninterrupted
 from infra.processes.this_process import now_s
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
-from infra.store.store import write_several
+from infra.store.store import numbers, write_several
 from infra.usage import executions_of
 from tasks.costs.charges import Charge
 from tasks.costs.sums import charged
@@ -101,7 +101,7 @@ def budgets_for(store: Store, tags: Mapping[str, str]) -> Budgets | None:
         UsageError: a budget of the store has the name of one of the search.
     """
     budgets, name = current_budgets(store), tags.get(TAG, "")
-    search = store.find_as(layout.search(name), SearchRecord.from_json) if is_name(name) else None
+    search = newest_record(store, name) if is_name(name) else None
     own = {} if search is None else budgets_of_search(search)
     if budgets is None:
         return Budgets(version=1, budgets=own) if own else None
@@ -111,6 +111,12 @@ def budgets_for(store: Store, tags: Mapping[str, str]) -> Budgets | None:
             remedy="Rename the store's with `trainwright budget apply FILE`, or give the search another name.",
         )
     return budgets.model_copy(update={"budgets": {**budgets.budgets, **own}})
+
+
+def newest_record(store: Store, search: str) -> SearchRecord | None:
+    """How a search is carried out now; None if there is none of the name."""
+    known = numbers(store, layout.search_records(search))
+    return store.read_as(layout.search_record(search, max(known)), SearchRecord.from_json) if known else None
 
 
 def budgets_of_search(search: SearchRecord) -> dict[str, Budget]:

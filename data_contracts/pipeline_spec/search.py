@@ -25,6 +25,12 @@ def _field(name: str) -> str:
 FieldName = Annotated[str, AfterValidator(_field)]
 
 
+def _divides(step: int | float, distance: int | float) -> bool:
+    """Whether a distance is a whole number of steps, as far as floats can say."""
+    steps = distance / step
+    return abs(steps - round(steps)) < 1e-9 * max(1.0, steps)
+
+
 class ParameterSpec(Section):
     """The values that are tried for one field: `choices`, or all from `min` to `max`."""
 
@@ -54,6 +60,16 @@ class ParameterSpec(Section):
         assert self.max is not None
         return self.min, self.max
 
+    def has(self, value: Value) -> bool:
+        """Whether a value is one of these."""
+        if self.choices is not None:
+            return any(type(one) is type(value) and one == value for one in self.choices)
+        low, high = self.bounds
+        if isinstance(value, bool | str) or not low <= value <= high or (self.is_whole and not isinstance(value, int)):
+            return False
+        step = self.step or (1 if self.is_whole else None)
+        return step is None or _divides(step, value - low)
+
     @model_validator(mode="after")
     def _one_kind(self) -> ParameterSpec:
         if (self.choices is None) == (self.min is None or self.max is None):
@@ -71,6 +87,8 @@ class ParameterSpec(Section):
             raise FieldError("min", f"must be more than 0 with log, got {low:g}")
         if self.log and self.step is not None:
             raise FieldError("step", "does not go with log; leave one of them out")
+        if self.step is not None and not _divides(self.step, high - low):
+            raise FieldError("step", f"{self.step:g} does not divide the range from {low:g} to {high:g}")
         return self
 
 
@@ -131,9 +149,14 @@ class SearchSpec(Section):
                     raise FieldError(("space", name, "when", other), "is not another field of the space")
                 if self.space[other].when:
                     raise FieldError(("space", name, "when", other), "has a condition itself; name one that has none")
-                choices = self.space[other].choices
-                if choices is not None and value not in choices:
-                    raise FieldError(("space", name, "when", other), f"{value!r} is not among its choices")
+                if self.space[other].choices is None and not self.space[other].is_whole:
+                    raise FieldError(("space", name, "when", other), "has neither choices nor whole numbers")
+                if not self.space[other].has(value):
+                    raise FieldError(("space", name, "when", other), f"{value!r} is not among its values")
+            if name.split(".")[:2] == ["train", "select"]:
+                raise FieldError(("space", name), "says what is searched for, so it must be the same for all trials")
+            if self.sampler == "grid" and parameter.log:
+                raise FieldError(("space", name, "log"), "does not go with sampler: grid; give choices")
             if self.sampler == "grid" and parameter.when:
                 raise FieldError(("space", name, "when"), "does not go with sampler: grid; use random or tpe")
             if self.sampler == "grid" and parameter.choices is None and not parameter.is_whole and not parameter.step:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from data_contracts.canonical import digest
 from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.search import Value
@@ -16,9 +17,10 @@ from flows.commands.run import run_line
 from flows.commands.server import connect
 from flows.commands.terminal import table
 from infra.store import Store
+from infra.store.layout import name_part
 from tasks.run.resolve import RunOptions
 from tasks.run.run import open_spec_store
-from tasks.run.spec_check import read_spec, run_window
+from tasks.run.spec_check import LoadedSpec, read_spec, run_window
 from tasks.search.search import (
     Search,
     SearchResult,
@@ -41,51 +43,57 @@ def search(arguments: argparse.Namespace) -> Answer:
         raise SpecError(f"{path}: search: is missing, so there is nothing to try.", remedy="Add it (docs/search.md).")
     loaded.check(arguments.window)
     refuse_without_rungs(path, spec, loaded.lightning)
-    refuse_without_effect(path, arguments.set, spec)
+    refuse_without_effect(loaded, arguments.set)
     store = open_spec_store(spec, loaded.root, arguments.store)
-    name = arguments.name or spec.name
+    name = name_part(arguments.name or spec.name)
     connect("cli")  # one server for all of them
     window = run_window(loaded, arguments.window, datetime.now(UTC))
-    record = begin(store, spec, name, None if window is None else str(window))
-
-    def start(trial: Trial) -> TrialProcess:
-        command = trial_command(path, store, record, trial, arguments.set)
-        return TrialProcess(command, store, key_of(name, trial.number))
-
-    def refused(settings: Mapping[str, Value]) -> str:
-        return refusal(path, [*arguments.set, *overrides_of(settings)], record.window)
-
     with holding(store, name) as keeper:
-        found = Search(store, record, start, refused, _log_change).carry_out(keeper)
-    return promoted(found, path, store, arguments)
+        decides = digest(_what_decides(path, arguments.set))
+        record = begin(store, spec, name, None if window is None else str(window), decides)
+
+        def start(trial: Trial) -> TrialProcess:
+            command = trial_command(path, store, record, trial, arguments.set)
+            return TrialProcess(command, store, key_of(record, trial.number))
+
+        def refused(settings: Mapping[str, Value]) -> str:
+            return refusal(path, [*arguments.set, *overrides_of(settings)], record.window)
+
+        result = Search(store, record, start, refused, _log_change).carry_out(keeper)
+    return promoted(result, path, store, arguments)
 
 
-def promoted(found: SearchResult, spec: str, store: Store, arguments: argparse.Namespace) -> Answer:
+def promoted(result: SearchResult, spec: str, store: Store, arguments: argparse.Namespace) -> Answer:
     """Run the whole line with the best trial's values: its training is reused, and the gate knows how many there were.
 
     Raises:
         OverBudget: the budget was used before a trial was finished.
         UsageError: no trial was finished.
     """
-    best = found.best
+    best = result.best
     if best is None:
-        sentence = f"No trial of the search {found.record.name} was finished"
-        if found.over:
-            raise OverBudget(f"{sentence}: {found.over}", remedy="Raise search.budget, and give the command again.")
-        why = next((f": {trial.sentence}" for trial in reversed(found.trials) if trial.sentence), ".")
+        sentence = f"No trial of the search {result.record.name} was finished"
+        if result.over:
+            raise OverBudget(f"{sentence}: {result.over}", remedy="Raise search.budget, and give the command again.")
+        why = next((f": {trial.sentence}" for trial in reversed(result.trials) if trial.sentence), ".")
         raise UsageError(f"{sentence}{why}")
-    log.info("%s", text_of(found))
-    overrides = [*arguments.set, *overrides_of(best.settings), f"promote.candidates={found.num_compared}"]
-    key = f"search/{found.record.name}/best-{best.number}-of-{len(found.trials)}"
-    options = RunOptions(key=key, window=found.record.window)
+    log.info("%s", text_of(result))
+    overrides = [*arguments.set, *overrides_of(best.settings), f"promote.candidates={result.num_compared}"]
+    # Whoever corrects a gate, and searches again, has it decided anew.
+    gates = digest(read_spec(spec, overrides).spec.model_dump(mode="json"))[:12]
+    key = f"search/{result.record.name}/{result.record.identity}/best-{gates}"
+    options = RunOptions(key=key, window=result.record.window)
     report = run_line(spec, overrides=overrides, store=store.uri, options=options)
+    if any(stage.name == "train" and stage.status == "ran" for stage in report.stages):
+        log.warning("The best trial was trained again: code, data or spec have changed since then.")
     answer = run_answer(report, arguments)
-    value = {**found.to_json(), "run": report.to_json()}
-    return dataclasses.replace(answer, text=f"{text_of(found)}\n\n{answer.text}", value=value)
+    value = {**result.to_json(), "run": report.to_json()}
+    return dataclasses.replace(answer, text=f"{text_of(result)}\n\n{answer.text}", value=value)
 
 
-def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -> None:
+def refuse_without_effect(loaded: LoadedSpec, overrides: list[str]) -> None:
     """SpecError for a field of the space that the spec cannot have, or that does not change what is trained."""
+    path, spec = str(loaded.path), loaded.spec
     assert spec.search is not None
     for name, parameter in spec.search.space.items():
         decided = [_what_decides(path, overrides)]
@@ -97,6 +105,12 @@ def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -
                 faults.append(error)
         if len(decided) == 1:
             raise faults[0]
+        written = _written(loaded, name)
+        if isinstance(written, float) and parameter.choices is None and parameter.is_whole:
+            raise SpecError(
+                f"{path}: search.space.{name}: has whole numbers alone, and the spec has {written:g} there.",
+                remedy="Write 0.0 and 1.0 for all numbers from 0 to 1.",
+            )
         if all(one == decided[0] for one in decided):
             raise SpecError(
                 f"{path}: search.space.{name}: does not decide what is trained, so every trial would be the same.",
@@ -104,11 +118,20 @@ def refuse_without_effect(path: str, overrides: list[str], spec: PipelineSpec) -
             )
 
 
-def _what_decides(path: str, overrides: list[str]) -> object:
-    """What of a spec decides the result of a training."""
+def _what_decides(path: str, overrides: list[str]) -> list[object]:
+    """What of a spec decides the result of a training, as JSON."""
     loaded = read_spec(path, overrides)
-    spec = loaded.spec
-    return spec.data, spec.contract, spec.shards, spec.train.recipe, loaded.lightning
+    whole = loaded.spec.model_dump(mode="json")
+    return [whole["data"], whole["contract"], whole["shards"], loaded.spec.train.recipe, loaded.lightning]
+
+
+def _written(loaded: LoadedSpec, field: str) -> object:
+    """The value of a field in the spec; None if it is not written there."""
+    value: Any = loaded.spec.model_dump(mode="json")
+    value["train"]["lightning"] = loaded.lightning
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def refuse_without_rungs(path: str, spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
@@ -126,20 +149,20 @@ def refuse_without_rungs(path: str, spec: PipelineSpec, lightning: Mapping[str, 
         )
 
 
-def text_of(found: SearchResult) -> str:
+def text_of(result: SearchResult) -> str:
     """The trials as a table, and the best."""
-    names = list(found.record.spec.space)
+    names = list(result.record.spec.space)
     short = [name.rpartition(".")[2] for name in names]
-    metric = found.record.select.metric
+    metric = result.record.select.metric
     rows = [
         [str(trial.number), trial.state, _number(trial.value), *(str(trial.settings.get(name, "")) for name in names)]
-        for trial in found.trials
+        for trial in result.trials
     ]
     lines = [table(["trial", "state", metric, *short], rows)]
-    if found.over:
-        lines.append(f"No further trial: {found.over}")
-    if found.best is not None:
-        lines.append(f"The best is trial {found.best.number}: {metric} {_number(found.best.value)}.")
+    if result.over:
+        lines.append(f"No further trial: {result.over}")
+    if result.best is not None:
+        lines.append(f"The best is trial {result.best.number}: {metric} {_number(result.best.value)}.")
     return "\n".join(lines)
 
 

@@ -106,9 +106,14 @@ def use(uri: str, day: str) -> str:
     return f"{uses(uri)}/{name_part(day)}"
 
 
-def search(name: str) -> str:
-    """How a search was begun."""
-    return f"searches/{name_part(name)}/search.json"
+def search_records(name: str) -> str:
+    """Folder of the records of a search, by number from 0; the newest holds."""
+    return f"searches/{name_part(name)}/records"
+
+
+def search_record(name: str, number: int) -> str:
+    """How a search is carried out from now on, created once."""
+    return f"{search_records(name)}/{number_part(number)}.json"
 
 
 def search_lease(name: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import digest
+from data_contracts.canonical import canonical, digest
 from data_contracts.errors import (
     CorruptError,
     Diverged,
@@ -44,10 +44,11 @@ from infra.processes.processes import has_ended, marked_env, module_command, new
 from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, LeaseKeeper, held_lease, patiently, process_of
 from infra.store.store import numbers, read_several
+from tasks.budgets import newest_record
 from tasks.queries.history import logged_metrics
 from tasks.run.run import RunInputs, resolved_before
 from tasks.run.spec_check import read_spec
-from tasks.search.study import Study
+from tasks.search.study import Study, is_of_space
 from tasks.stages.trainings import training_of
 
 log = logging.getLogger("trainwright")
@@ -64,13 +65,15 @@ class Trial:
 
     Attributes:
         values: of the metric at each validation that was reported, oldest first.
+        is_pruned: whether it was decided that it ends early; it may have ended by itself meanwhile.
     """
 
     number: int
     settings: Mapping[str, Value]
     state: TrialState = "running"
     value: float | None = None
-    values: list[float | None] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    is_pruned: bool = False
     sentence: str = ""
     run_id: str = ""
     inputs: str = ""
@@ -99,8 +102,8 @@ class SearchResult:
 
     @property
     def num_compared(self) -> int:
-        """How many trials the best was chosen from: those that gave a value, also if they ended early."""
-        return sum(trial.state in ("finished", "pruned") for trial in self.trials)
+        """From how many settings the best was chosen: of trials that gave a value, also if they ended early."""
+        return len({canonical(dict(trial.settings)) for trial in self.trials if trial.state in ("finished", "pruned")})
 
     def to_json(self) -> dict[str, object]:
         """The search for a program."""
@@ -120,11 +123,14 @@ class Trials:
         events: those in the store, oldest first.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
-        self.events = events_of(store, name)
+    def __init__(self, store: Store, record: SearchRecord) -> None:
+        self._store, self._record = store, record
+        self.events = events_of(store, record.name)
         self.all: list[Trial] = []
-        for event in self.events:
+        for number, event in enumerate(self.events):
+            if not self._can_follow(event):
+                path = layout.search_event(record.name, number)
+                raise CorruptError(f"{path} does not follow from the events before it.", details={"file": path})
             self._take(event)
 
     @property
@@ -134,12 +140,22 @@ class Trials:
 
     def add(self, event: SearchEvent) -> None:
         """Store an event under the next number; Fenced if another process has stored one there."""
-        path = layout.search_event(self._name, len(self.events))
+        path = layout.search_event(self._record.name, len(self.events))
         is_mine = patiently(lambda: self._store.create_once(path, event.to_json()))
         if not is_mine and self._store.read_as(path, SearchEvent.from_json) != event:
-            raise Fenced(f"Another process carries out the search {self._name}.")
+            raise Fenced(f"Another process carries out the search {self._record.name}.")
         self.events.append(event)
         self._take(event)
+
+    def _can_follow(self, event: SearchEvent) -> bool:
+        """Whether an event can come next. Others may have written it, and its settings go onto command lines."""
+        if event.kind == "asked":
+            return event.trial == len(self.all) and is_of_space(self._record.spec, event.settings)
+        if event.trial >= len(self.all) or self.all[event.trial].state != "running":
+            return False
+        if event.kind == "reported":
+            return event.validation == len(self.all[event.trial].values) + 1 and event.value is not None
+        return event.state != "running" and (event.value is not None) == (event.state == "finished")
 
     def _take(self, event: SearchEvent) -> None:
         if event.kind == "asked":
@@ -147,7 +163,9 @@ class Trials:
             return
         trial = self.all[event.trial]
         if event.kind == "reported":
+            assert event.value is not None
             trial.values.append(event.value)
+            trial.is_pruned = trial.is_pruned or event.pruned
             return
         trial.state, trial.value, trial.sentence = event.state, event.value, event.sentence
         trial.run_id, trial.node_seconds, trial.usd = event.run_id, event.node_seconds, event.usd
@@ -163,30 +181,31 @@ def events_of(store: Store, name: str) -> list[SearchEvent]:
     return read_several(store, lambda path: store.read_as(path, SearchEvent.from_json), paths)
 
 
-def begin(store: Store, spec: PipelineSpec, name: str, window: str | None) -> SearchRecord:
-    """The record of a search, made if there is none; UsageError if one of the name was begun with other settings.
+def begin(store: Store, spec: PipelineSpec, name: str, window: str | None, decides: str) -> SearchRecord:
+    """The record of a search whose lease this process holds; a new one if there is none, or its budget is another.
+
+    UsageError if the search of this name was begun with other settings.
 
     Args:
         window: for a new search; one that is continued keeps its own.
+        decides: as in `SearchRecord`.
     """
     assert spec.search is not None
     assert spec.train.select is not None
-    path = layout.search(name)
-    mine = SearchRecord(
-        name=name, pipeline=spec.name, spec=spec.search, select=spec.train.select, window=window, begun=now()
-    )
-    if store.create_once(path, mine.to_json()):
-        return mine
-    record = store.read_as(path, SearchRecord.from_json)
-    # More trials at once change nothing, and a larger budget lets a search that is over go on.
-    free = {"parallel": mine.spec.parallel, "budget": mine.spec.budget}
-    same = record.model_copy(update={"spec": record.spec.model_copy(update=free)})
-    if same != mine.model_copy(update={"begun": record.begun, "window": record.window}):
-        raise UsageError(
-            f"The search {name} was begun at {record.begun} with other settings.",
-            remedy="Give this one another name with --name; `warm_start` lets it know the trials of the other.",
-        )
-    return same
+    settings = {"spec": spec.search, "select": spec.train.select, "decides": decides}
+    asked = SearchRecord(name=name, pipeline=spec.name, window=window, begun=now(), **settings)
+    newest = newest_record(store, name)
+    if newest is not None:
+        asked = asked.model_copy(update={"begun": newest.begun, "window": newest.window})
+        if asked.identity != newest.identity:
+            raise UsageError(
+                f"The search {name} was begun at {newest.begun} with another spec.",
+                remedy="Give this one another name with --name; `warm_start` lets it know the trials of the other.",
+            )
+    number = len(numbers(store, layout.search_records(name)))
+    if asked != newest and not store.create_once(layout.search_record(name, number), asked.to_json()):
+        raise Fenced(f"Another process carries out the search {name}.")
+    return asked
 
 
 @contextlib.contextmanager
@@ -216,9 +235,9 @@ def overrides_of(settings: Mapping[str, Value]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
 
 
-def key_of(name: str, trial: int) -> str:
+def key_of(record: SearchRecord, trial: int) -> str:
     """The idempotency key of a trial's run."""
-    return f"search/{name}/{trial}"
+    return f"search/{record.name}/{record.identity}/{trial}"
 
 
 class TrialProcess:
@@ -236,8 +255,13 @@ class TrialProcess:
     def start(self) -> None:
         """Start the run, or continue it: its key names it."""
         with self._printed.open("w") as printed:
+            # Of a session of its own, so that Ctrl-C reaches it from here alone.
             self._process = subprocess.Popen(
-                self._command, stdout=printed, stderr=subprocess.DEVNULL, env=marked_env(new_mark())
+                self._command,
+                stdout=printed,
+                stderr=subprocess.DEVNULL,
+                env=marked_env(new_mark()),
+                start_new_session=True,
             )
 
     def stop(self) -> None:
@@ -272,11 +296,12 @@ class TrialProcess:
             return [record[metric] for record in logged_metrics(self._store, kept[-1]) if metric in record]
         return []
 
-    def inputs_digest(self) -> str:
-        """What the run's code and raw files are."""
+    def inputs_digest(self, with_data: bool) -> str:
+        """Digest of the run's code, and of its raw files if they are to be the same for all trials."""
         inputs = self._inputs()
         assert inputs is not None
-        return digest([inputs.resolved.code_digest, [file.to_json() for file in inputs.resolved.files]])
+        files = inputs.resolved.files if with_data else []
+        return digest([inputs.resolved.code_digest, [file.to_json() for file in files]])
 
     def handed_over(self) -> Checkpoint:
         """The checkpoint that the run's training handed over."""
@@ -309,12 +334,10 @@ class Search:
         on_change: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
         self._store, self.record, self._start, self._refused, self._on_change = store, record, start, refused, on_change
-        self.trials = Trials(store, record.name)
-        earlier = [events_of(store, name) for name in record.spec.warm_start]
-        self._study = Study(record, self.trials.events, earlier)
+        self.trials = Trials(store, record)
+        self._study = Study(record, self.trials.events, [self._earlier(name) for name in record.spec.warm_start])
         self._processes: dict[int, TrialProcess] = {}
         self._over = ""
-        self._is_exhausted = False
 
     def carry_out(self, keeper: LeaseKeeper) -> SearchResult:
         """Start trials and wait for them until the budget is used.
@@ -323,7 +346,10 @@ class Search:
         """
         try:
             for trial in self.trials.running:
-                self._processes[trial.number] = self._start(trial)
+                if trial.is_pruned:
+                    self._end(trial, "pruned", None)
+                else:
+                    self._processes[trial.number] = self._start(trial)
             while self._start_more() or self._processes:
                 stopping.check()
                 keeper.check()
@@ -376,13 +402,16 @@ class Search:
         error = from_json(printed["error"]) if printed.get("error") else None
         if report is not None and report.verdict == "trained":
             value = patiently(process.handed_over).metrics[self.record.select.metric]
-            self._end(trial, "finished", report, value=value, inputs=patiently(process.inputs_digest))
+            has_same_data = not any(name.startswith("data.") for name in self.record.spec.space)
+            inputs = patiently(lambda: process.inputs_digest(has_same_data))
+            self._end(trial, "finished", report, value=value, inputs=inputs)
             self._refuse_other_inputs(trial)
         elif process.is_stopped:
             self._end(trial, "pruned", report)
         elif isinstance(error, OverBudget):
+            # It stays as it is: with a larger budget it continues.
             self._over = error.message
-            self._end(trial, "failed", report, sentence=error.message)
+            del self._processes[trial.number]
         elif error is None or isinstance(error, Interrupted):
             if process.continued < MOST_CONTINUED:
                 process.continued += 1
@@ -395,10 +424,19 @@ class Search:
             self._end(trial, "pruned" if is_bad else "failed", report, sentence=error.message)
             self._raise_if_general(error)
 
+    def _earlier(self, name: str) -> list[SearchEvent]:
+        """The events of a search with which this one is warm started; UsageError if it cannot be."""
+        earlier = newest_record(self._store, name)
+        if earlier is None or name == self.record.name or earlier.select != self.record.select:
+            why = "there is no search of this name" if earlier is None else "it searches for something else"
+            why = "a search cannot begin with itself" if name == self.record.name else why
+            raise UsageError(f"search.warm_start: {name}: {why}.", remedy="Leave it out.")
+        return events_of(self._store, name)
+
     def _refuse_other_inputs(self, trial: Trial) -> None:
         """UsageError if a trial's code or raw data are not those of the first: their values cannot be compared."""
         first = next(one for one in self.trials.all if one.state == "finished")
-        if trial.inputs != first.inputs and not any(name.startswith("data.") for name in self.record.spec.space):
+        if trial.inputs != first.inputs:
             raise UsageError(
                 f"The code or the raw data of trial {trial.number} are not those of trial {first.number}, so their "
                 "values cannot be compared.",
@@ -407,9 +445,9 @@ class Search:
 
     def _raise_if_general(self, error: TrainwrightError) -> None:
         """Raise a trial's error that every trial would have: one that is not about values, or the same of the first."""
-        ended = [trial for trial in self.trials.all if trial.state != "running"]
-        first = len(ended) == MOST_FAILED and all(trial.state == "failed" for trial in ended)
-        if error.exit_code in (1, 2, 3, 6) or first:
+        ended = [trial.state for trial in self.trials.all if trial.state != "running"]
+        is_general = error.exit_code in (1, 6) or (error.exit_code in (2, 3) and "finished" not in ended)
+        if is_general or ended == ["failed"] * MOST_FAILED:
             raise error
 
     def _end(
@@ -455,5 +493,7 @@ def trial_command(spec: str, store: Store, record: SearchRecord, trial: Trial, o
     words += [] if record.window is None else ["--window", record.window]
     # What comes after training is tried once: it is the same for all, and no trial comes to it.
     words += ["--no-shakedown"] if trial.number else []
-    place = ["--store", store.uri, "--key", key_of(record.name, trial.number)]
-    return module_command("flows.cli", "run", spec, "--json", "--quiet", *place, *words)
+    place = ["--store", store.uri, "--key", key_of(record, trial.number)]
+    # No trial costs anything once nobody watches it.
+    tied = module_command("infra.processes.tied_to_parent", "flows.cli")
+    return [*tied, "run", spec, "--json", "--quiet", *place, *words]

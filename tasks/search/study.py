@@ -44,7 +44,6 @@ class Study:
             study_name=self._name,
             sampler=RandomSampler(seed=0),
         )
-        self._distributions = {name: distribution_of(one) for name, one in self._spec.space.items()}
         for others in earlier:
             self._warm(others)
         self._trials: dict[int, optuna.Trial] = {}
@@ -73,17 +72,15 @@ class Study:
             return
         trial = self._trials[event.trial]
         if event.kind == "reported":
+            assert event.value is not None, "`Trials` refuses others"
             self.is_pruned(event.trial, event.validation, event.value)
         elif event.state == "finished":
-            assert event.value is not None
             self._study.tell(trial, event.value)
         else:
             self._study.tell(trial, state=_STATES[event.state])
 
-    def is_pruned(self, trial: int, validation: int, value: float | None) -> bool:
-        """Report a trial's value at a validation; returns whether it ends there. One that is not finite always does."""
-        if value is None or not math.isfinite(value):
-            return True
+    def is_pruned(self, trial: int, validation: int, value: float) -> bool:
+        """Report a trial's value at a validation; returns whether it ends there."""
         self._trials[trial].report(value, validation)
         return self._trials[trial].should_prune()
 
@@ -113,8 +110,8 @@ class Study:
                 settings[event.trial] = event.settings
             elif event.kind == "ended" and event.state == "finished" and event.value is not None:
                 values = settings.get(event.trial, {})
-                space = {name: one for name, one in self._distributions.items() if name in values}
-                if set(values) == set(space) and all(_contains(space[name], values[name]) for name in space):
+                if is_of_space(self._spec, values):
+                    space = {name: distribution_of(self._spec.space[name]) for name in values}
                     trial = optuna.trial.create_trial(params=dict(values), distributions=space, value=event.value)
                     self._study.add_trial(trial)
 
@@ -151,7 +148,8 @@ def combination(spec: SearchSpec, number: int) -> dict[str, Value]:
         if parameter.choices is not None:
             values[name] = parameter.choices[index]
         else:
-            values[name] = parameter.bounds[0] + index * (parameter.step or 1)
+            # As a person would write it: 0.1 + 2 * 0.1 is not 0.3.
+            values[name] = round(parameter.bounds[0] + index * (parameter.step or 1), 12)
     return {name: values[name] for name in spec.space}
 
 
@@ -173,8 +171,11 @@ def _suggested(trial: optuna.Trial, name: str, parameter: ParameterSpec) -> Valu
     return trial.suggest_float(name, low, high, step=parameter.step, log=parameter.log)
 
 
-def _contains(distribution: BaseDistribution, value: Value) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return any(type(one) is type(value) and one == value for one in distribution.choices)
-    low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
-    return not isinstance(value, str) and low <= value <= high
+def is_of_space(spec: SearchSpec, settings: Mapping[str, Value]) -> bool:
+    """Whether a trial can have these values: those of the space, each where its condition holds."""
+    active = {
+        name
+        for name, parameter in spec.space.items()
+        if all(settings.get(other) == value for other, value in parameter.when.items())
+    }
+    return active == set(settings) and all(spec.space[name].has(value) for name, value in settings.items())

@@ -15,6 +15,7 @@ import pytest
 from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import committed
 from infra.store import Store, layout, open_store
+from tasks.budgets import newest_record
 from tasks.run.report import latest_report
 from tasks.run.run import RunInputs, resolved_before
 from tasks.search.search import events_of, key_of
@@ -48,7 +49,9 @@ def project(folder: Path, **search: Any) -> Path:
 
 
 def run_of(store: Store, trial: int) -> RunInputs:
-    resolved = resolved_before(store, key_of("tiny", trial))
+    record = newest_record(store, "tiny")
+    assert record is not None
+    resolved = resolved_before(store, key_of(record, trial))
     assert resolved is not None
     return RunInputs(resolved, store)
 
@@ -114,6 +117,7 @@ def test_the_same_command_again_starts_no_trial(searched: tuple[Path, dict[str, 
     spec, printed = searched
     store = open_store(str(spec.parent / ".trainwright"))
     before = len(events_of(store, "tiny"))
+    assert printed["trials"][0]["settings"] == {RATE: RATES[0]}
     again = trainwright("search", spec, "--json")
     assert again.returncode == 0
     assert json.loads(again.stdout)["run"]["run_id"] == printed["run"]["run_id"]
@@ -153,6 +157,10 @@ REFUSED = {
     "search.space={}": "search.space: must not be empty",
     "search.space={train.lr: {min: 1, max: 2}}": "train.lr: unknown key",
     "search.space={train.nodes: {choices: [1, 2]}}": "search.space.train.nodes: does not decide what is trained",
+    f"search.space={{{RATE}: {{min: 0, max: 1}}}}": "has whole numbers alone, and the spec has 0.05 there",
+    "search.space={train.select.mode: {choices: [min, max]}}": "says what is searched for",
+    "search.space={tags.team: {choices: [a, b]}}": "search.space.tags.team: does not decide what is trained",
+    "search.space={train.seed: {min: 1, max: 8, step: 3}}": "step: 3 does not divide the range from 1 to 8",
     "search.space={train.seed: {min: 2, max: 1}}": "search.space.train.seed.max: must be more than min (2), got 1",
     "search.budget={hours: 1.0}": "search.budget.trials: is missing",
     "search.prune={first: 3}": "search.prune.first: 3, but a trial ends after 3 epochs, so none would end early.",

@@ -20,18 +20,20 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.search import Value
 from data_contracts.run_report import RunReport
 from data_contracts.searches import SearchEvent, SearchRecord
 from infra.store import Store, layout, open_store
 from infra.store.lease import LeaseKeeper
+from tasks.budgets import budgets_for
 from tasks.run.resolve import RunOptions
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.search import search as searches
-from tasks.search.search import Search, SearchResult, Trial, TrialProcess, events_of, key_of
+from tasks.search.search import Search, SearchResult, Trial, TrialProcess, Trials, begin, events_of, key_of
 from tests.support.counted import away
-from tests.support.tiny import write_project
+from tests.support.tiny import SPEC, write_project
 from tests.unit.tasks.queries.test_checkpoints import external, launched
 from tests.unit.tasks.search.test_study import AT, record
 
@@ -76,7 +78,8 @@ class FakeTrial:
         facts = {"key": "k", "training": "trainings/k-0", "step": 1, "epoch": 0, "generation": 0, "world_size": 1}
         return Checkpoint(ref=REF, metrics=metrics, **facts)  # type: ignore[arg-type]
 
-    def inputs_digest(self) -> str:
+    def inputs_digest(self, with_data: bool) -> str:
+        assert with_data
         return self._inputs
 
 
@@ -150,9 +153,13 @@ def test_what_ended_from_outside_is_continued_and_gives_up_at_last(store: Store)
 
 def test_a_search_over_its_budget_starts_no_further_trial(store: Store) -> None:
     trials = {0: FakeTrial([1.0], ["trained"]), 1: FakeTrial([1.0], [OverBudget("nothing is left")])}
-    found = search(store, record(budget={"trials": 9, "hours": 1.0}, prune={"first": 9}), trials)
-    assert [trial.state for trial in found.trials] == ["finished", "failed"]
+    searched = record(budget={"trials": 3, "hours": 1.0}, prune={"first": 9})
+    found = search(store, searched, trials)
+    assert [trial.state for trial in found.trials] == ["finished", "running"]
     assert found.over == "nothing is left"
+    # With a larger budget, it continues.
+    found = search(store, searched, {number: FakeTrial([1.0], ["trained"]) for number in (1, 2)})
+    assert [trial.state for trial in found.trials] == ["finished"] * 3
 
 
 def test_an_error_that_every_trial_would_have_ends_the_search(store: Store) -> None:
@@ -233,11 +240,97 @@ def test_of_two_that_write_the_same_event_one_is_fenced(store: Store) -> None:
 def test_a_look_at_a_training_asks_for_its_checkpoints_alone(store: Store, tmp_path: Path) -> None:
     """A search looks at each of its trials once a second."""
     spec = external(write_project(tmp_path / "tiny"))
-    run = open_run(read_spec(spec), store_uri=store.uri, options=RunOptions(key=key_of("tiny", 0)))
+    run = open_run(read_spec(spec), store_uri=store.uri, options=RunOptions(key=key_of(record(), 0)))
     launched(run, 0, 0, run.run_id)
     apart, backend = away(store)
-    process = TrialProcess(["true"], apart, key_of("tiny", 0))
+    process = TrialProcess(["true"], apart, key_of(record(), 0))
     assert process.values("val_loss") == []
     before = backend.alone
     assert process.values("val_loss") == []
     assert backend.alone - before == 1
+
+
+def test_a_trial_that_was_pruned_stays_so_if_the_search_was_killed_before_it_ended(store: Store) -> None:
+    """Otherwise it would train to its end, and be the best."""
+    begun = [
+        SearchEvent(kind="asked", trial=trial, at=AT, settings=settings)
+        for trial, settings in enumerate([{"train.lr": 0.01, "train.width": 8, "train.optimizer": "adam"}] * 2)
+    ]
+    begun += [
+        SearchEvent(kind="reported", trial=0, at=AT, validation=1, value=5.0),
+        SearchEvent(kind="reported", trial=1, at=AT, validation=1, value=9.0, pruned=True),
+    ]
+    for number, one in enumerate(begun):
+        store.create_once(layout.search_event("tiny", number), one.to_json())
+    found = search(store, pruning(2), {0: FakeTrial([5.0, 4.0], ["trained"]), 1: FakeTrial([9.0, 0.5], ["trained"])})
+    assert [trial.state for trial in found.trials] == ["finished", "pruned"]
+    # Both had the same settings.
+    assert found.num_compared == 1
+
+
+VALID = {"train.lr": 0.01, "train.width": 8, "train.optimizer": "adam"}
+DAMAGE: dict[str, dict[str, Any]] = {
+    "another field": {
+        "kind": "asked",
+        "trial": 1,
+        "settings": {**VALID, "train.lightning.model.class_path": "os.system"},
+    },
+    "a value that is not in the space": {"kind": "asked", "trial": 1, "settings": {**VALID, "train.width": 9000}},
+    "a number that is not the next": {"kind": "asked", "trial": 7, "settings": VALID},
+    "a trial that was never asked for": {"kind": "ended", "trial": 10**30, "state": "failed"},
+    "an end that is none": {"kind": "ended", "trial": 0, "state": "running"},
+    "finished without a value": {"kind": "ended", "trial": 0, "state": "finished"},
+    "a report out of order": {"kind": "reported", "trial": 0, "validation": 2, "value": 1.0},
+    "a report without a value": {"kind": "reported", "trial": 0, "validation": 1},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_an_event_that_cannot_be_is_damage(damage: str, store: Store) -> None:
+    """Its settings would go onto the command line of a run."""
+    events = [SearchEvent(kind="asked", trial=0, at=AT, settings=VALID), SearchEvent(at=AT, **DAMAGE[damage])]
+    for number, one in enumerate(events):
+        store.create_once(layout.search_event("tiny", number), one.to_json())
+    with pytest.raises(CorruptError, match="events/1.json does not follow"):
+        Trials(store, pruning(3))
+
+
+def test_an_error_of_some_values_does_not_end_a_search_that_has_a_finished_trial(store: Store) -> None:
+    trials = {0: FakeTrial([1.0], ["trained"]), 1: FakeTrial([], [UsageError("no")]), 2: FakeTrial([1.0], ["trained"])}
+    assert [trial.state for trial in search(store, pruning(3), trials).trials] == ["finished", "failed", "finished"]
+
+
+def spec_of(**search: Any) -> PipelineSpec:
+    section = {"space": {"train.seed": {"choices": [1, 2]}}, "budget": {"trials": 3}, **search}
+    train = {**SPEC["train"], "select": {"metric": "val_loss", "mode": "min"}}
+    return PipelineSpec.model_validate({**SPEC, "train": train, "search": section})
+
+
+def test_a_larger_budget_holds_from_then_on_and_the_trials_stay(store: Store) -> None:
+    first = begin(store, spec_of(budget={"trials": 3, "hours": 1.0}), "tiny", None, "same")
+    more = begin(store, spec_of(budget={"trials": 9, "hours": 100.0}, parallel=4), "tiny", None, "same")
+    assert (more.identity, more.begun) == (first.identity, first.begun)
+    budgets = budgets_for(store, {"search": "tiny"})
+    assert budgets is not None
+    assert [one.limit.hours for one in budgets.budgets.values()] == [100.0]
+    assert begin(store, spec_of(budget={"trials": 9, "hours": 100.0}, parallel=4), "tiny", None, "same") == more
+    assert len(store.list(layout.search_records("tiny"))) == 2
+
+
+@pytest.mark.parametrize("change", [{"decides": "other"}, {"seed": 2}, {"space": {"train.seed": {"choices": [1, 3]}}}])
+def test_a_search_is_not_continued_with_another_spec(store: Store, change: dict[str, Any]) -> None:
+    begin(store, spec_of(), "tiny", None, "same")
+    section = {name: value for name, value in change.items() if name != "decides"}
+    with pytest.raises(UsageError, match="with another spec"):
+        begin(store, spec_of(**section), "tiny", None, change.get("decides", "same"))
+
+
+def test_a_warm_start_needs_a_search_that_searches_for_the_same(store: Store) -> None:
+    begin(store, spec_of(), "older", None, "same")
+    for name, mode, why in (
+        ("none", "min", "no search"),
+        ("tiny", "min", "itself"),
+        ("older", "max", "something else"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            Search(store, record(mode, warm_start=[name]), lambda trial: FakeTrial([], []))  # type: ignore[arg-type, return-value]

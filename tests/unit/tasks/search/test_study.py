@@ -23,7 +23,7 @@ SPACE = {
 def record(mode: str = "min", **spec: Any) -> SearchRecord:
     section = SearchSpec.model_validate({"space": SPACE, "budget": {"trials": 50}, **spec})
     select = SelectSpec.model_validate({"metric": "val_loss", "mode": mode})
-    return SearchRecord(name="tiny", pipeline="tiny", spec=section, select=select, window=None, begun=AT)
+    return SearchRecord(name="tiny", pipeline="tiny", spec=section, select=select, decides="", window=None, begun=AT)
 
 
 def event(kind: Any, trial: int, **more: Any) -> SearchEvent:
@@ -127,14 +127,6 @@ def test_what_was_pruned_stays_so_and_the_next_is_compared_with_the_same(mode: s
         assert max(range(13), key=lambda trial: trial * 5 % 13) in going
 
 
-def test_a_value_that_is_not_finite_ends_a_trial_without_pruning() -> None:
-    study = Study(record(), [])
-    for value, pruned in ((1e9, False), (float("nan"), True), (float("inf"), True)):
-        asked = study.ask()
-        assert asked is not None
-        assert study.is_pruned(asked[0], 1, value) is pruned
-
-
 def test_a_warm_start_knows_what_another_search_found() -> None:
     known = history(record(), 30)
     best = min(one.value for one in known if one.value is not None)
@@ -152,7 +144,25 @@ def test_a_warm_start_knows_what_another_search_found() -> None:
     assert best < mean(known)
 
 
-def test_trials_of_another_space_are_not_taken_for_ones_of_this() -> None:
-    other = [event("asked", 0, settings={"train.lr": 5.0}), event("ended", 0, state="finished", value=0.0)]
-    other += [event("asked", 1, settings={"train.depth": 3}), event("ended", 1, state="finished", value=0.0)]
-    assert Study(record(), [], [other]).ask() == Study(record(), []).ask()
+# Below 8, no multiple of 8, not a whole number, of another name, with a value that its condition excludes.
+ELSEWHERE = [
+    {"train.width": 4},
+    {"train.width": 12},
+    {"train.width": 16.0},
+    {"train.depth": 3},
+    {"train.momentum": 0.5},
+]
+
+
+@pytest.mark.parametrize("other", ELSEWHERE, ids=str)
+def test_trials_of_another_space_are_not_taken_for_ones_of_this(other: dict[str, Any]) -> None:
+    values = {"train.lr": 0.01, "train.width": 16, "train.optimizer": "adam"}
+
+    def asked(settings: dict[str, Any]) -> Any:
+        known = [event("asked", 0, settings=settings), event("ended", 0, state="finished", value=0.0)]
+        return [Study(record(), [], [known] * 12).ask(), Study(record(), []).ask()]
+
+    with_it, without = asked({**values, **other})
+    assert with_it == without
+    with_it, without = asked(values)
+    assert with_it != without
