@@ -19,7 +19,7 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 338,
     # 45,000 before launchers for Slurm, ssh and Kubernetes, the autopsy and the upkeep; then the search
-    "product statements": 47_100,
+    "product statements": 47_200,
     # 45,000 before the same faults were tried with each launcher, and 100 were planted; then the search
     "test statements": 48_100,
     "lines of the longest product file": 900,  # a bound, not today's figure
