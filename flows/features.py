@@ -119,7 +119,7 @@ FEATURES = (
         "gameday.md",
         needs=("pages",),
     ),
-    Feature("search", ("tasks/search", "flows/commands/search.py"), ("search",), "search.md", needs=("queries",)),
+    Feature("search", ("tasks/search", "flows/commands/search.py"), ("search",), "search.md", needs=("pages",)),
     Feature("export", ("tasks/export.py",), ("export",), "export.md"),
     Feature("predict", ("tasks/predict.py", "training/predict"), ("predict",), "predict.md"),
     Feature("reproduction", ("tasks/reproduction",), ("reproduce",), "reproduce.md"),

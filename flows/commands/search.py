@@ -21,6 +21,7 @@ from infra.store.layout import name_part
 from tasks.run.resolve import RunOptions
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import LoadedSpec, read_spec, run_window
+from tasks.search.page import keep_page, short
 from tasks.search.search import (
     Search,
     SearchResult,
@@ -59,7 +60,9 @@ def search(arguments: argparse.Namespace) -> Answer:
         def refused(settings: Mapping[str, Value]) -> str:
             return refusal(path, [*arguments.set, *overrides_of(settings)], record.window)
 
-        result = Search(store, record, start, refused, _log_change).carry_out(keeper)
+        carried_out = Search(store, record, start, refused, _show)
+        log.info("  page  %s", keep_page(carried_out.result, carried_out.importance))
+        result = carried_out.carry_out(keeper)
     return promoted(result, path, store, arguments)
 
 
@@ -152,13 +155,12 @@ def refuse_without_rungs(path: str, spec: PipelineSpec, lightning: Mapping[str, 
 def text_of(result: SearchResult) -> str:
     """The trials as a table, and the best."""
     names = list(result.record.spec.space)
-    short = [name.rpartition(".")[2] for name in names]
     metric = result.record.select.metric
     rows = [
         [str(trial.number), trial.state, _number(trial.value), *(str(trial.settings.get(name, "")) for name in names)]
         for trial in result.trials
     ]
-    lines = [table(["trial", "state", metric, *short], rows)]
+    lines = [table(["trial", "state", metric, *map(short, names)], rows)]
     if result.over:
         lines.append(f"No further trial: {result.over}")
     if result.best is not None:
@@ -166,13 +168,15 @@ def text_of(result: SearchResult) -> str:
     return "\n".join(lines)
 
 
-def _log_change(trial: Trial) -> None:
+def _show(trial: Trial, search: Search) -> None:
+    """Log what changed, and bring the page up to date."""
     if trial.state == "running":
-        text = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in trial.settings.items())
+        text = ", ".join(f"{short(name)} {value}" for name, value in trial.settings.items())
         at = f"validation {len(trial.values)}: {_number(trial.values[-1])}" if trial.values else text
         log.info("  trial %d  %s", trial.number, at)
     else:
         log.info("  trial %d  %s  %s", trial.number, trial.state, _number(trial.value) or trial.sentence)
+        keep_page(search.result, search.importance)
 
 
 def _number(value: float | None) -> str:

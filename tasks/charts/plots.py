@@ -1,4 +1,5 @@
-"""The charts of pages: curves, bars, columns of days, squares of counts, boxes of a lineage, the gates' forest plot.
+"""The charts of pages: curves, parallel axes, bars, columns of days, squares of counts, boxes of a lineage, and the
+gates' forest plot.
 
 What a training logged is drawn as panels of curves: curves of one quantity, such as train_loss and val_loss, share one.
 The forest plot shows for each gate its value with its interval, the limit, and the side on which it is met.
@@ -59,6 +60,7 @@ _PLACE = re.compile(r"^(train|training|val|valid|validation|test)[_/.]|[_/.](tra
 _BARS_WIDTH, _BARS_ROW, _BARS_LEFT = 640, 30, 190
 # As wide as a telephone shows without scrolling.
 _DAYS_WIDTH, _DAYS_LEFT, _DAYS_RIGHT, _DAYS_LEGEND, _DAYS_HIGH, _DAYS_BELOW = 320, 34, 318, 18, 130, 22
+_PARALLEL_GAP, _PARALLEL_HEIGHT = 150, 280
 # More classes cannot be told apart in a picture.
 MOST_CLASSES = 12
 OTHER = "others"
@@ -85,8 +87,12 @@ class Mark:
     words: str
 
 
-def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") -> str:
-    """A panel of at most six curves; "" if none has a finite value."""
+def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "", below: str = "step") -> str:
+    """A panel of at most six curves; "" if none has a finite value.
+
+    Args:
+        below: what the values are drawn over.
+    """
     shown = [one for one in map(_thinned, drawn[: len(SERIES)]) if len(one.steps)]
     if not shown:
         return ""
@@ -101,11 +107,11 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
     wide = min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
     across = scale_of([*steps, *(one.step for one in marks)], _CURVES_LEFT, _CURVES_RIGHT, pad=0.02)
     up = scale_of(values, bottom, top + 8, log=wide)
-    _axes(picture, across, up, "step (values on a logarithmic scale)" if wide else "step")
+    _axes(picture, across, up, f"{below} (values on a logarithmic scale)" if wide else below)
     for mark in marks:
         x = across.at(mark.step)
         picture.line((x, top + 4, x, bottom), SOFT, 1.2, "3 3")
-        picture.tip((x - 4, top, 8, bottom - top), f"step {mark.step:g}: {mark.words}")
+        picture.tip((x - 4, top, 8, bottom - top), f"{below} {mark.step:g}: {mark.words}")
     for colour, one in zip(SERIES, shown, strict=False):
         points = [(across.at(step), up.at(value)) for step, value in zip(one.steps, one.values, strict=True)]
         if len(points) > 1:
@@ -156,6 +162,56 @@ def _curves_legend(picture: Picture, lines: Sequence[Sequence[str]]) -> None:
             picture.line((x, y, x + 14, y), next(colours), 3)
             picture.text((x + 19, y + 4), name, size=12)
             x += 33 + width_of(name, 12)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One of several axes beside each other.
+
+    Attributes:
+        values: where each line crosses it: a number, a text, or None if the line has no value there.
+        log: whether numbers are spread by their order of magnitude.
+    """
+
+    name: str
+    values: Sequence[float | str | None]
+    log: bool = False
+
+
+def parallel(axes: Sequence[Axis], marked: int | None, title: str) -> str:
+    """A line for each choice of values, across an axis for each; "" without lines.
+
+    Args:
+        marked: the number of the line that is drawn in front.
+    """
+    count = len(axes[0].values) if axes else 0
+    if not count:
+        return ""
+    picture = Picture(_PARALLEL_GAP * len(axes), _PARALLEL_HEIGHT, title)
+    places = [_PARALLEL_GAP * (number + 0.5) for number in range(len(axes))]
+    heights = [_on_axis(picture, axis, x) for axis, x in zip(axes, places, strict=True)]
+    for line in sorted(range(count), key=lambda line: line == marked):
+        points = [(x, ys[line]) for x, ys in zip(places, heights, strict=True) if ys[line] is not None]
+        if len(points) > 1:
+            is_marked = line == marked
+            more = "" if is_marked else ' stroke-opacity="0.45"'
+            picture.path(points, SERIES[0] if is_marked else SOFT, 2.5 if is_marked else 1.2, more)  # type: ignore[arg-type]
+    return picture.svg()
+
+
+def _on_axis(picture: Picture, axis: Axis, x: float) -> list[float | None]:
+    """Draw an axis with its labels; returns the height of each line on it."""
+    top, bottom = 34.0, float(_PARALLEL_HEIGHT - 12)
+    picture.line((x, top, x, bottom), SOFT)
+    picture.text((x, 16), axis.name, size=12, anchor="middle", room=_PARALLEL_GAP - 8, bold=True)
+    texts = sorted({value for value in axis.values if isinstance(value, str)})
+    numbers = finite(value for value in axis.values if isinstance(value, int | float))
+    scale = scale_of(range(len(texts)) if texts else numbers, bottom, top, log=axis.log)
+    ticks = [(float(place), text) for place, text in enumerate(texts)] or scale.ticks(5)
+    for value, words in ticks:
+        picture.text((x + 6, scale.at(value) + 4), words, size=11, fill=SOFT, room=_PARALLEL_GAP / 2)
+    places = [texts.index(value) if isinstance(value, str) else value for value in axis.values]
+    return [None if place is None or not math.isfinite(place) else scale.at(place) for place in places]
 
 
 def calibration(shares: Sequence[tuple[float, float, int]], title: str) -> str:

@@ -322,7 +322,7 @@ class Search:
     Args:
         start: starts the process of a trial by its number and settings.
         refused: why no run can have these settings; "" if one can.
-        on_change: called with the trial when it began, was reported or ended.
+        on_change: called with the trial when it began, was reported or ended, and with the search.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class Search:
         record: SearchRecord,
         start: Callable[[Trial], TrialProcess],
         refused: Callable[[Mapping[str, Value]], str] = lambda settings: "",
-        on_change: Callable[[Trial], None] = lambda trial: None,
+        on_change: Callable[[Trial, Search], None] = lambda trial, search: None,
     ) -> None:
         self._store, self.record, self._start, self._refused, self._on_change = store, record, start, refused, on_change
         self.trials = Trials(store, record)
@@ -361,7 +361,17 @@ class Search:
                 process.stop()
             while any(process.ended() is None for process in self._processes.values()):
                 time.sleep(LOOK_EVERY_S / 10)
+        return self.result
+
+    @property
+    def result(self) -> SearchResult:
+        """How it stands."""
         return SearchResult(self.record, self.trials.all, self._over)
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """As `Study.importance`."""
+        return self._study.importance()
 
     def _start_more(self) -> bool:
         """Start as many trials as may run now; returns whether there was one."""
@@ -474,7 +484,7 @@ class Search:
         self.trials.add(event)
         if event.kind == "ended":
             self._study.take(event)
-        self._on_change(self.trials.all[event.trial])
+        self._on_change(self.trials.all[event.trial], self)
 
 
 def refusal(spec: str, overrides: Sequence[str], window: str | None) -> str:

@@ -22,6 +22,8 @@ from data_contracts.pipeline_spec.search import ParameterSpec, SearchSpec, Value
 from data_contracts.searches import SearchEvent, SearchRecord
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+# Of fewer trials, importance is noise.
+LEAST_FOR_IMPORTANCE = 10
 _STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
@@ -83,6 +85,12 @@ class Study:
         """Report a trial's value at a validation; returns whether it ends there."""
         self._trials[trial].report(value, validation)
         return self._trials[trial].should_prune()
+
+    def importance(self) -> dict[str, float]:
+        """How much of the difference between trials each field explains; {} if that is not known yet."""
+        if sum(trial.state == TrialState.COMPLETE for trial in self._study.trials) < LEAST_FOR_IMPORTANCE:
+            return {}
+        return optuna.importance.get_param_importances(self._study)
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Value]:
         """The trial's values, first those that conditions are about."""

@@ -205,7 +205,7 @@ def test_a_search_that_was_killed_goes_on_with_its_trials(store: Store) -> None:
     for after in range(1, 14):
         other = open_store(f"{store.uri}-{after}")
 
-        def kill(trial: Trial, place: Store = other, most: int = after) -> None:
+        def kill(trial: Trial, search: Search, place: Store = other, most: int = after) -> None:
             if len(events_of(place, "tiny")) >= most:
                 raise Killed
 
