@@ -8,7 +8,7 @@ from pathlib import Path
 
 from humanize import natural_list
 
-from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec import PipelineSpec, SearchSpec
 from flows.commands.guard import Answer
 from flows.commands.terminal import table
 from flows.stages import stages
@@ -46,6 +46,8 @@ def plan(arguments: argparse.Namespace) -> Answer:
     if spacing.is_measured or run.resolved.checkpoint is not None:
         lines += ["", f"interval  {spacing.line}"]
     value["checkpoint"] = asdict(spacing)
+    if run.spec.search is not None:
+        lines += ["", f"search    {search_line(run.spec.search, needed)}"]
     budgets = balances_of_spec(run.store, run.spec)
     if budgets:
         lines += ["", *(f"budget    {one.sentence}" for one in budgets)]
@@ -88,6 +90,20 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     """The estimate for a person."""
     begun = ["", f"train.init_from: {estimate.begun_with}"] if estimate.begun_with else []
     return [*begun, *_memory(estimate), *_time(estimate), *_machines(estimate)]
+
+
+def search_line(search: SearchSpec, estimate: Estimate | None) -> str:
+    """What a search may use at most, and what a trial takes, if that is known."""
+    most = search.budget
+    limits = [f"{most.hours:g} node-hours"] if most.hours is not None else []
+    limits += [money(most.amount, most.currency or "")] if most.amount is not None else []
+    words = f"at most {most.trials} trials, {search.parallel} at the same time"
+    words += f", and {natural_list(limits)}" if limits else ", without a limit of hours or money"
+    training = next((one for one in estimate.stages if one.stage == "train"), None) if estimate is not None else None
+    if training is None or training.time is None:
+        return f"{words}; what a training takes is unknown, or it is reused"
+    time, _, cost = _figures(training)
+    return f"{words}; a training takes about {time}, its cost is {cost}"
 
 
 def _memory(estimate: Estimate) -> list[str]:

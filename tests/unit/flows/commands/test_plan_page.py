@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flows.commands.plan import estimate_lines
+from data_contracts.pipeline_spec import SearchSpec
+from flows.commands.plan import estimate_lines, search_line
 from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer
@@ -71,3 +72,15 @@ def test_a_price_that_is_unknown() -> None:
     train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
     [line] = [one for one in estimate_lines(Estimate("m", 0, stages=[train, verify, train])) if "In all" in one]
     assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")
+
+
+def test_what_a_search_may_use_and_what_a_trial_takes() -> None:
+    def search(**budget: object) -> SearchSpec:
+        space = {"train.seed": {"choices": [1, 2]}}
+        return SearchSpec.model_validate({"space": space, "budget": budget, "parallel": 4})
+
+    limited = search_line(search(trials=40, hours=20.0, amount=100.0, currency="USD"), KNOWN)
+    words = "at most 40 trials, 4 at the same time, and 20 node-hours and 100.00 USD"
+    assert limited == f"{words}; a training takes about 1 h, its cost is 36.00 USD"
+    words = "at most 9 trials, 4 at the same time, without a limit of hours or money"
+    assert search_line(search(trials=9), None) == f"{words}; what a training takes is unknown, or it is reused"
