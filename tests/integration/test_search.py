@@ -32,6 +32,7 @@ VALIDATION = """
 # The rate decides: a small one learns nothing in three epochs.
 RATES = [0.05, 0.00001, 0.00002]
 RATE = "train.lightning.model.init_args.lr"
+SLOW = "slow"
 
 
 def project(folder: Path, **search: Any) -> Path:
@@ -39,11 +40,12 @@ def project(folder: Path, **search: Any) -> Path:
     section = {"space": {RATE: {"choices": RATES}}, "budget": {"trials": 9}, "sampler": "grid", **search}
     train = {**SPEC["train"], "select": {"metric": "val_loss", "mode": "min"}, "lightning": "lightning.yaml"}
     spec = write_project(folder, {"train": train, "search": section})
-    # Long enough for a look in between.
-    slow = MODEL.replace(
-        "        x, y = batch\n        loss", "        time.sleep(0.05)\n        x, y = batch\n        loss"
-    )
-    files = {"net.py": f"import time\n\n{slow}{VALIDATION}", "lightning.yaml": json.dumps(SPEC["train"]["lightning"])}
+    # A bad trial is slow after its first epoch while it may be, so that it is still there when it is asked to end.
+    step = "        x, y = batch\n        loss"
+    wait = f"        while self.lr < 0.01 and self.current_epoch and Path({str(folder / SLOW)!r}).exists():\n"
+    model = MODEL.replace(step, f"{wait}            time.sleep(0.1)\n{step}")
+    source = f"import time\nfrom pathlib import Path\n\n{model}{VALIDATION}"
+    files = {"net.py": source, "lightning.yaml": json.dumps(SPEC["train"]["lightning"])}
     write_files(folder, files)
     return spec
 
@@ -64,8 +66,10 @@ def values(store: Store, state: str = "finished") -> dict[int, float | None]:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A search whose bad trials end after their first validation, and what it printed."""
     spec = project(tmp_path_factory.mktemp("search"), prune={"first": 1, "factor": 2})
+    (spec.parent / SLOW).touch()
     done = trainwright("search", spec, "--json")
     assert done.returncode == 0, done.stderr
+    (spec.parent / SLOW).unlink()
     return spec, json.loads(done.stdout)
 
 
