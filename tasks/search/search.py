@@ -414,8 +414,12 @@ class Search:
             value = patiently(process.handed_over).metrics[self.record.select.metric]
             has_same_data = not any(name.startswith("data.") for name in self.record.spec.space)
             inputs = patiently(lambda: process.inputs_digest(has_same_data))
+            first = next((one for one in self.trials.all if one.state == "finished"), None)
+            if first is not None and first.inputs != inputs:
+                other = _other_inputs(trial, first)
+                self._end(trial, "failed", report, sentence=other.message)
+                raise other
             self._end(trial, "finished", report, value=value, inputs=inputs)
-            self._refuse_other_inputs(trial)
         elif process.is_stopped:
             self._end(trial, "pruned", report)
         elif isinstance(error, OverBudget):
@@ -442,16 +446,6 @@ class Search:
             why = "a search cannot begin with itself" if name == self.record.name else why
             raise UsageError(f"search.warm_start: {name}: {why}.", remedy="Leave it out.")
         return events_of(self._store, name)
-
-    def _refuse_other_inputs(self, trial: Trial) -> None:
-        """UsageError if a trial's code or raw data are not those of the first: their values cannot be compared."""
-        first = next(one for one in self.trials.all if one.state == "finished")
-        if trial.inputs != first.inputs:
-            raise UsageError(
-                f"The code or the raw data of trial {trial.number} are not those of trial {first.number}, so their "
-                "values cannot be compared.",
-                remedy="Begin a search of another name, and change neither while it runs.",
-            )
 
     def _raise_if_general(self, error: TrainwrightError) -> None:
         """Raise a trial's error that every trial would have: one that is not about values, or the same of the first."""
@@ -485,6 +479,14 @@ class Search:
         if event.kind == "ended":
             self._study.take(event)
         self._on_change(self.trials.all[event.trial], self)
+
+
+def _other_inputs(trial: Trial, first: Trial) -> UsageError:
+    return UsageError(
+        f"The code or the raw data of trial {trial.number} are not those of trial {first.number}, so their values cannot "
+        "be compared.",
+        remedy="Begin a search of another name, and change neither while it runs.",
+    )
 
 
 def refusal(spec: str, overrides: Sequence[str], window: str | None) -> str:

@@ -189,6 +189,8 @@ def test_other_code_or_data_in_between_ends_the_search(store: Store) -> None:
     trials = {0: FakeTrial([1.0], ["trained"]), 1: FakeTrial([1.0], ["trained"], inputs="other")}
     with pytest.raises(UsageError, match="cannot be compared"):
         search(store, pruning(3), trials)
+    # It must not be the best of the trials of a later call.
+    assert [trial.state for trial in Trials(store, pruning(3)).all] == ["finished", "failed"]
 
 
 def test_a_search_that_was_killed_goes_on_with_its_trials(store: Store) -> None:
