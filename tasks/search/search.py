@@ -483,8 +483,8 @@ class Search:
 
 def _other_inputs(trial: Trial, first: Trial) -> UsageError:
     return UsageError(
-        f"The code or the raw data of trial {trial.number} are not those of trial {first.number}, so their values cannot "
-        "be compared.",
+        f"The code or the raw data of trial {trial.number} are not those of trial {first.number}, so their values "
+        "cannot be compared.",
         remedy="Begin a search of another name, and change neither while it runs.",
     )
 
