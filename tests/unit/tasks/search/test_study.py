@@ -127,6 +127,16 @@ def test_what_was_pruned_stays_so_and_the_next_is_compared_with_the_same(mode: s
         assert max(range(13), key=lambda trial: trial * 5 % 13) in going
 
 
+def test_with_a_larger_factor_fewer_go_on() -> None:
+    def num_going_on(factor: int) -> int:
+        study = Study(record("max", prune={"first": 1, "factor": factor}), [])
+        for _ in range(30):
+            study.ask()
+        return sum(not study.is_pruned(trial, 1, float(trial * 7 % 30)) for trial in range(30))
+
+    assert num_going_on(2) > num_going_on(3) > num_going_on(10) > 0
+
+
 def test_a_warm_start_knows_what_another_search_found() -> None:
     known = history(record(), 30)
     best = min(one.value for one in known if one.value is not None)
