@@ -151,7 +151,7 @@ def busy(store: Store, trials: int, **spec: Any) -> tuple[float, float]:
         started.append(TimedTrial(clock, float(seconds[trial.number]), value))
         return started[-1]  # type: ignore[return-value]
 
-    def stored(_: Trial) -> None:
+    def stored(trial: Trial, search: Search) -> None:
         clock.now += REQUEST_S
 
     keeper = LeaseKeeper(store, layout.search_lease("s"), "search s")

@@ -273,17 +273,29 @@ def server(prefect: Proxied) -> Iterator[httpx.Client]:
         yield api
 
 
+def posted(server: httpx.Client, path: str, body: object) -> Any:
+    """What the server answers; a busy one that says "come again" (503) is asked again, as Prefect's own client does."""
+    answers: list[httpx.Response] = []
+
+    def answered() -> bool:
+        answers.append(server.post(path, json=body))
+        return answers[-1].status_code != 503
+
+    until(answered)
+    answer = answers[-1].raise_for_status()
+    return answer.json() if answer.content else None
+
+
 def suspended(server: httpx.Client, name: str) -> str:
     """A new flow run that waits for a person's answer; its id."""
-    flow = server.post("/flows/", json={"name": "retrain"}).raise_for_status().json()
-    made = server.post("/deployments/", json={"name": "waits", "flow_id": flow["id"]}).raise_for_status().json()
-    path = f"/deployments/{made['id']}/create_flow_run"
-    run = server.post(path, json={"name": name}).raise_for_status().json()["id"]
+    flow = posted(server, "/flows/", {"name": "retrain"})
+    made = posted(server, "/deployments/", {"name": "waits", "flow_id": flow["id"]})
+    run = posted(server, f"/deployments/{made['id']}/create_flow_run", {"name": name})["id"]
     for key, value in (("schema", json.dumps(FORM)), ("description", json.dumps("May it?"))):
-        server.post(f"/flow_runs/{run}/input", json={"key": KEYS[key], "value": value}).raise_for_status()
+        posted(server, f"/flow_runs/{run}/input", {"key": KEYS[key], "value": value})
     details = {"pause_reschedule": True, "run_input_keyset": KEYS, "pause_timeout": "2099-01-01T00:00:00Z"}
     state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
-    server.post(f"/flow_runs/{run}/set_state", json={"state": state, "force": True}).raise_for_status()
+    posted(server, f"/flow_runs/{run}/set_state", {"state": state, "force": True})
     return str(run)
 
 

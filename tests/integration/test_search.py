@@ -42,7 +42,8 @@ def project(folder: Path, **search: Any) -> Path:
     spec = write_project(folder, {"train": train, "search": section})
     # A bad trial is slow after its first epoch while it may be, so that it is still there when it is asked to end.
     step = "        x, y = batch\n        loss"
-    wait = f"        while self.lr < 0.01 and self.current_epoch and Path({str(folder / SLOW)!r}).exists():\n"
+    is_bad = "self.lr < 0.01 and self.current_epoch and batch_idx > 2"
+    wait = f"        while {is_bad} and Path({str(folder / SLOW)!r}).exists():\n"
     model = MODEL.replace(step, f"{wait}            time.sleep(0.1)\n{step}")
     source = f"import time\nfrom pathlib import Path\n\n{model}{VALIDATION}"
     files = {"net.py": source, "lightning.yaml": json.dumps(SPEC["train"]["lightning"])}
