@@ -80,7 +80,7 @@ def promoted(result: SearchResult, spec: str, store: Store, arguments: argparse.
             raise OverBudget(f"{sentence}: {result.over}", remedy="Raise search.budget, and give the command again.")
         why = next((f": {trial.sentence}" for trial in reversed(result.trials) if trial.sentence), ".")
         raise UsageError(f"{sentence}{why}")
-    log.info("%s", text_of(result))
+    log.info("  trial %d is the best of %d and goes through the whole line", best.number, len(result.trials))
     overrides = [*arguments.set, *overrides_of(best.settings), f"promote.candidates={result.num_compared}"]
     # Whoever corrects a gate, and searches again, has it decided anew.
     gates = digest(read_spec(spec, overrides).spec.model_dump(mode="json"))[:12]
